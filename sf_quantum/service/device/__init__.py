@@ -1,12 +1,13 @@
-"""What the service drives: the device, its calibration, its errors, its simulators.
+"""The device that the service drives, with its calibrations, errors and simulators.
 
 A device is a subclass of :class:`~sf_quantum.service.device.protocol.Device` with an entry
-point in the group ``sf_quantum.devices``, whose name the service's configuration refers to.
-``protocol`` is all that the queue asks of a device: ``emulator`` and ``vendor`` are devices.
-``processes`` compute for the service, within limits. ``problems`` and ``circuits`` read the
-forms of a job's payload, ``readings`` has calibrations and errors, ``drift`` the alarm on
-them, ``quality_problem`` what quality jobs sample, ``operations`` changes of settings by
-operators, and ``foreign`` bounds what vendors wrote.
+point in the group ``sf_quantum.devices``; the service's configuration has the entry point's
+name. ``protocol`` defines the interface of every device, and ``emulator`` and ``vendor``
+implement it. ``processes`` runs computations for the service, within limits. ``problems`` and
+``circuits`` read the forms of a job's payload, ``readings`` holds calibrations and measured
+errors, and ``drift`` raises the alarm on them. ``quality_problem`` is the problem of quality
+jobs, ``operations`` defines changes of settings by operators, and ``foreign`` bounds contents
+from vendors.
 
 Imports: net, protocol, qpu, samplers, service/domain.
 """

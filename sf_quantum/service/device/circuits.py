@@ -1,4 +1,4 @@
-"""The forms in which a job may have circuits: one, several, or one with parameters."""
+"""The circuits of a job's payload: one, several, or one with values of its parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sf_quantum.samplers.problem import FieldError
 def texts(content: JSON) -> tuple[list[str], int]:
     """Return the texts of a payload, and the number of its circuits.
 
-    :raises FieldError: if it is none
+    :raises FieldError: if the content has none of these forms
     """
     match content:
         case str():

@@ -1,4 +1,4 @@
-"""What a vendor wrote, bounded in size, with texts that can be printed."""
+"""Contents from vendors, bounded in size and with printable texts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from sf_quantum.files import JSON
 from sf_quantum.text import shortened
 
-# Longest text within a content; a few texts, such as a calibration's note, have a
-# paragraph.
+# Longest text within a content: enough for a paragraph, such as a calibration's note.
 MAX_TEXT = 2000
 MAX_DEPTH = 16
 
 
 class TooLarge(ValueError):
-    """A content has more than is kept, or is nested too deeply."""
+    """A content is larger than the bound, or nested too deeply."""
 
 
 @dataclass
@@ -29,9 +28,9 @@ class _Budget:
 
 
 def plain(content: JSON, max_characters: int) -> JSON:
-    """Copy a content: texts are printable, and numbers finite; others are ``None``.
+    """Copy a content, with printable texts and finite numbers; others become ``None``.
 
-    What is no JSON, in a client that is not typed, is ``None`` too.
+    Values that are not JSON, which an untyped client may return, also become ``None``.
 
     :param max_characters: approximate bound on the characters of its JSON text
     :raises TooLarge: if the text is longer, or the content is nested too deeply
@@ -55,7 +54,7 @@ def _plain(content: JSON, budget: _Budget, depth: int) -> JSON:
     budget.take(8)
     if isinstance(content, bool) or content is None:
         return content
-    if isinstance(content, int):  # longer ones are not read, or written, by everyone
+    if isinstance(content, int):  # not every JSON library supports longer ones
         return content if content.bit_length() <= 1023 else None
     if isinstance(content, float):
         return content if math.isfinite(content) else None

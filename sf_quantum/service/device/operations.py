@@ -44,8 +44,8 @@ class Parameter:
 class Operation(Generic[D]):
     """An operation on a device.
 
-    :param change: returns a modified copy of the device
-    :param settings: returns the settings that it changes, by name, for the audit
+    :param change: function that returns a modified copy of the device
+    :param settings: function that returns the settings to be changed, by name, for the audit
     :param drained: whether the QPU must be drained first
     """
 
@@ -57,7 +57,7 @@ class Operation(Generic[D]):
     drained: bool = False
 
     def within(self, bounds: Mapping[str, Sequence[float]]) -> Operation[D]:
-        """Return it with a site's bounds: minimum and maximum by name of parameter."""
+        """Return the operation with a site's bounds: minimum and maximum by parameter name."""
         narrowed = []
         for parameter in self.parameters:
             present = (parameter.least, parameter.most)

@@ -1,4 +1,4 @@
-"""The forms in which a job may have BQMs: one, or a list of them."""
+"""The BQMs of a job's payload: one BQM, or a list of BQMs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
 
-# Bounds of a list of BQMs, which the service parses along with other work.
+# Bounds of a list of BQMs, which the service parses in its own process.
 MOST_PROBLEMS = 1000
 MOST_CHARACTERS = 4 * 2**20
-# the sweep of a variable takes as long as that of so many interactions
+# A variable takes as long in a sweep as this many interactions.
 VARIABLE_UPDATES = 50
 
 
@@ -46,7 +46,7 @@ def check(content: JSON, qubits: int) -> Size:
 
 
 def solver(description: Description) -> dict[str, JSON] | None:
-    """Return the properties of a device's solver; ``None`` if it tells none."""
+    """Return the properties of a device's solver; ``None`` if it reports none."""
     if description.solver is None:
         return None
     return {
@@ -56,7 +56,7 @@ def solver(description: Description) -> dict[str, JSON] | None:
 
 
 def check_solver_parameters(content: JSON, properties: JSON) -> None:
-    """Check the parameters of the solver that are kept with the BQMs of a payload.
+    """Check the solver parameters that the BQMs of a payload contain.
 
     :param properties: see :func:`solver`
     :raises FieldError: if a parameter is invalid; the error names the BQM and the
@@ -76,7 +76,7 @@ def check_solver_parameters(content: JSON, properties: JSON) -> None:
 
 
 def each(content: JSON) -> Iterator[tuple[str, Mapping[str, JSON]]]:
-    """Yield the fields of the BQMs of a payload, and the BQMs."""
+    """Yield each BQM of a payload, after the path of its field."""
     if not isinstance(content, list):
         yield "problem", mapping(content)
         return

@@ -1,7 +1,7 @@
-"""The device protocol: what the queue needs of any device, and no more.
+"""The device protocol: all that the queue needs of a device.
 
-A device is one class and an entry point in the group ``sf_quantum.devices``; its name
-there is the ``type`` in the configuration's section ``device``. The contract tests are
+A device is one class and an entry point in the group ``sf_quantum.devices``; the entry point's
+name is the ``type`` in the configuration's section ``device``. The contract tests are
 ``sf_quantum.testing.devices``.
 """
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """The state of a device, apart from what its service's operators set.
+    """The state of a device itself, regardless of what the service's operators have set.
 
-    :param reason: why it is not online, in the vendor's words
-    :param trouble: what hinders it although it is online, in one sentence
-    :param queue_length: number of jobs in the vendor's queue, without the service's
-    :param eta_seconds: time until a job that is submitted now would start there
+    :param reason: why the device is not online, in the vendor's words
+    :param trouble: warning in one sentence, if the device is online but impaired
+    :param queue_length: number of jobs in the vendor's queue, without the service's jobs
+    :param eta_seconds: time until a job that is submitted now would start at the vendor
     """
 
     online: bool = True
@@ -69,16 +69,16 @@ class Cost:
     compute_seconds: float = 0.0
 
     def times(self, jobs: int) -> Cost:
-        """Return the cost of such jobs one after the other."""
+        """Return the cost of this many such jobs, run one at a time."""
         spread = self.spread * math.sqrt(jobs)
         return Cost(self.qpu_seconds * jobs, spread, self.compute_seconds)
 
 
 class DeviceJobs(ABC):
-    """The jobs on a device: submitted, found again, followed, read, cancelled.
+    """The jobs on a device: their submission, recovery, polling, results and cancellation.
 
-    Its attributes do not block. Its methods may, unless they say otherwise; they are
-    called in threads, and must be safe there.
+    Attributes do not block. Methods may block, unless their docstrings say otherwise; they
+    are called in threads, and must be thread-safe.
     """
 
     @property
@@ -88,7 +88,7 @@ class DeviceJobs(ABC):
 
     @property
     def depth(self) -> int:
-        """How many jobs it takes at once; all but the first wait in the vendor's queue."""
+        """Number of jobs to submit at a time; all but the first wait in the vendor's queue."""
         return 1
 
     @abstractmethod
@@ -103,16 +103,19 @@ class DeviceJobs(ABC):
 
     @property
     def longest_seconds(self) -> float | None:
-        """For how long a job may run, after which it is cancelled; ``None``: for ever."""
+        """Seconds after which a running job is cancelled; ``None`` sets no limit."""
         return None
 
     @property
     def give_up_seconds(self) -> float:
-        """After which a job is given up that is to end, or that alone is not answered for."""
+        """Seconds until a job is given up that does not end, or whose requests all fail.
+
+        The first applies to jobs that are to end, the second while other requests succeed.
+        """
         return 60.0
 
     def answered_since(self, moment: float) -> bool:
-        """Whether it has answered any request since a moment of the monotonic clock."""
+        """Whether the device has answered any request since a time of the monotonic clock."""
         return True
 
     def abandon(self, job_id: str) -> None:
@@ -121,21 +124,21 @@ class DeviceJobs(ABC):
 
     @property
     def late_seconds(self) -> float:
-        """For how long a submission that was not answered may still arrive."""
+        """Seconds within which an unanswered submission may still arrive."""
         return 10.0
 
     def find(self, tag: str) -> str | None:
-        """Look up a job by its tag, on a device whose jobs are recovered so.
+        """Look up a job by its tag, if the device's jobs are recovered by tag.
 
         :raises QpuError: if the device does not answer
         """
         return None
 
     def others(self, tag: str, job_id: str) -> Sequence[str]:
-        """List the jobs with the tag of a job beside it: of submissions that arrived late.
+        """List the other jobs with the tag of a job, whose submissions arrived late.
 
-        This finds one that :meth:`find` returns instead of the job; a device that can list
-        all jobs with a tag should.
+        By default, this is the job that :meth:`find` returns, if that is another job. A
+        device that can list all jobs with a tag should override this method.
 
         :raises QpuError: if the device does not answer
         """
@@ -148,21 +151,21 @@ class DeviceJobs(ABC):
 
         A cancellation ends the wait.
 
-        :raises UnknownJob: if the device no longer knows it
+        :raises UnknownJob: if the device no longer knows the job
         :raises QpuError: if the device does not answer
         """
 
     @abstractmethod
     def result(self, job_id: str, task: Task) -> Outcome:
-        """Read how a job that is over ended. The device may forget the job then.
+        """Read the outcome of a job that has ended. The device may then forget the job.
 
-        :raises UnknownJob: if the device does not know it
+        :raises UnknownJob: if the device does not know the job
         :raises QpuError: if the device does not answer
         """
 
     @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """Cancel a job; returns at once, and is harmless for one that is over.
+        """Cancel a job; returns immediately, and has no effect if the job has ended.
 
         :raises QpuError: if the device does not answer
         """
@@ -171,8 +174,8 @@ class DeviceJobs(ABC):
 class Device(ABC):
     """A device that the service drives.
 
-    Its attributes do not block. Its methods may, unless they say otherwise; they are
-    called in threads, and must be safe there.
+    Attributes do not block. Methods may block, unless their docstrings say otherwise; they
+    are called in threads, and must be thread-safe.
 
     :param name: name of the QPU, for users
     """
@@ -188,34 +191,34 @@ class Device(ABC):
         """
 
     def keep_in(self, folder: Path) -> None:
-        """Keep in this folder what the next service has to know, such as leases.
+        """Use this folder to keep data for the next service, such as leases.
 
-        Called once, when the service starts. Others may be able to read the folder, so
+        Called once, when the service starts. Other users may be able to read the folder, so
         secrets need files of mode 0600.
         """
         return
 
-    # how it is
+    # state
 
     @property
     @abstractmethod
     def description(self) -> Description:
-        """The device as it is now, as far as is known."""
+        """The present description of the device, as far as it is known."""
 
     @property
     def status(self) -> DeviceStatus:
-        """Whether it takes work; as of the last :meth:`refresh`."""
+        """Whether the device accepts jobs, as of the last :meth:`refresh`."""
         return DeviceStatus()
 
     @property
     def refresh_seconds(self) -> float | None:
-        """The pause between two calls of :meth:`refresh`; ``None`` if it needs none."""
+        """Pause between two calls of :meth:`refresh`; ``None`` if no calls are needed."""
         return None
 
     def refresh(self) -> None:
-        """Ask the device how it is, for :attr:`description` and :attr:`status`.
+        """Update :attr:`description` and :attr:`status` from the device.
 
-        A device that does not answer is offline; this raises nothing.
+        If the device does not answer, its status becomes offline; no error is raised.
         """
         return
 
@@ -223,29 +226,29 @@ class Device(ABC):
     def reservations(self) -> Mapping[str, ReservedTime | None]:
         """The reservations that leases may name, as of the last :meth:`refresh`.
 
-        Each has the time that runs, or else the next one; ``None`` if none is booked. A task
-        names that of its job's lease.
+        Each name has its present reserved time, or else the next one; ``None`` if none is
+        booked. A task names the reservation of its job's lease.
         """
         return {}
 
     @property
     def reservations_problem(self) -> str:
-        """Why the vendor does not say what its reservations are now; empty if it does."""
+        """Why the present reservations are unknown; empty if the vendor reports them."""
         return ""
 
     @property
     def calibrations(self) -> Calibrations:
-        """Its calibrations, as of now; by default, the one that its description names."""
+        """Its calibrations as of now; by default, only the calibration in its description."""
         return Calibrations(self.description.calibration or CalibrationData())
 
     @property
     def variant(self) -> str:
-        """What its results depend on, beside what its description says."""
+        """Text of what affects its results but is not in its description."""
         return ""
 
     @property
     def controls(self) -> Sequence[Operation[Self]]:
-        """The operations of admins on it."""
+        """The operations that admins may run on the device."""
         return ()
 
     @property
@@ -254,10 +257,10 @@ class Device(ABC):
         return None
 
     def specs(self) -> str:
-        """Describe it in Pulser's abstract representation, JSON; may take a second."""
+        """Describe the device in Pulser's abstract representation, JSON; may take a second."""
         return self.description.specs or json.dumps({"name": self.name})
 
-    # what a job may be, and costs
+    # limits and costs of jobs
 
     @property
     def compute_limits(self) -> ComputeLimits | None:
@@ -266,20 +269,20 @@ class Device(ABC):
 
     @property
     def custom_annealing(self) -> bool:
-        """Whether a problem may say how it is annealed; see :mod:`.emulator.annealing_schedules`."""
+        """Whether problems may set annealing; see :mod:`.emulator.annealing_schedules`."""
         return False
 
     @property
     def takes_lists(self) -> bool:
-        """Whether it takes a list of BQMs; else the service sends them one after the other."""
+        """Whether a job may have a list of BQMs; else they are submitted one at a time."""
         return False
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """Refuse a job that cannot run on it; may take seconds.
+        """Reject a job that cannot run on the device; may take seconds.
 
         :returns: the size of its payload
         :raises FieldError: if it cannot run; the error names the field of the request
-        :raises Busy: if this machine is too busy to check it now
+        :raises Busy: if this machine is too busy to check the job now
         """
         self.check_parameters(kind, parameters)
         if kind != "problem":
@@ -288,7 +291,7 @@ class Device(ABC):
         return Size(size.values, problems=size.problems, qubits=size.qubits)
 
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
-        """Refuse a job that cannot run on it, whatever its content.
+        """Reject a job that cannot run on the device, regardless of its content.
 
         :raises FieldError: if it cannot run; the error names the field of the request
         """
@@ -302,7 +305,7 @@ class Device(ABC):
             raise FieldError("parameters.num_reads", detail)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
-        """Refuse a job whose payload has been checked elsewhere, by its size.
+        """Reject a job by its size; its payload has been checked before.
 
         :raises FieldError: if it cannot run; the error names the field of the request
         """
@@ -321,13 +324,13 @@ class Device(ABC):
     @property
     @abstractmethod
     def jobs(self) -> DeviceJobs:
-        """The jobs on it."""
+        """The jobs on the device."""
 
     @property
     def identity(self) -> str:
-        """Tells whether a job of an earlier service is on this device, at this vendor."""
+        """Text that identifies the device at its vendor, to recover jobs after a restart."""
         return self.name
 
     def close(self) -> None:
-        """Give back what it holds: leases, processes, connections."""
+        """Release its leases, processes and connections."""
         return

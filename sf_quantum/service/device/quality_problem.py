@@ -11,8 +11,8 @@ from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 
 SPINS = 12
-# One field has the full range of the device. Control errors are relative to the range, and
-# therefore large compared with the other terms.
+# Strength of all terms but one. One field has the full range of the device. Control errors
+# are relative to the range, and therefore large compared with the weak terms.
 WEAK = 0.1
 
 

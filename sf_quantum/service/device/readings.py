@@ -59,7 +59,7 @@ class Reading:
 
     @property
     def data(self) -> CalibrationData:
-        """The calibration and the values, as users are told of them."""
+        """The calibration and the values, as users see them."""
         made = self.calibration.made.isoformat(timespec="seconds")
         return CalibrationData(self.calibration.id, made, self.values)
 
@@ -74,11 +74,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class CalibrationHistory:
-    """The last calibrations of a device; times are seconds since the epoch.
+    """The latest calibrations of a device; times are seconds since the epoch.
 
     :param made: time of the present calibration
     :param times: when the values were measured
-    :param renewals: when it was calibrated, within these times
+    :param renewals: times of calibrations, within the range of ``times``
     :param values: values at each of the times, by name
     """
 
@@ -92,7 +92,7 @@ class CalibrationHistory:
 class Calibrations:
     """The calibrations of a device as of now, as far as they are known.
 
-    A device that knows more than its present calibration has a subclass.
+    A device with data beyond its present calibration uses a subclass.
 
     :param data: the present calibration
     """
@@ -102,7 +102,7 @@ class Calibrations:
 
     @property
     def data(self) -> CalibrationData:
-        """What users are told of the present calibration."""
+        """The present calibration, as users see it."""
         return self._data
 
     @property
@@ -136,7 +136,7 @@ class Calibrations:
         return ()
 
     def history(self) -> CalibrationHistory | None:
-        """Return the last calibrations; may take a moment."""
+        """Return the latest calibrations; may take a moment."""
         data, made = self.data, self.made
         if made is None:
             return None

@@ -1,4 +1,4 @@
-"""The annealing of :mod:`.annealing`, computed by simulated annealing in parts."""
+"""The annealing of :mod:`.annealing_schedules`, as simulated annealing in parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
     from numpy.typing import NDArray
 
-# parts of an annealing during which gain and offsets are constant
+# Number of parts of an annealing; gain and offsets are constant in each.
 PARTS = 32
 # linear bias of a flux bias of one flux quantum: -2 Ip / B(s) with the figures of
 # Advantage (B(1) 1.391 GHz h, MAFM 1.647 pH) that dwave.system.temperatures has
@@ -31,7 +31,7 @@ FLUX = -2373.48
 
 
 class AnnealingSampler(CheckedSampler):
-    """Anneals problems in a given way; energies are those of the problem as it is given."""
+    """Anneals problems in a given way; energies are those of the unchanged problem."""
 
     checks = NealSampler.checks
 

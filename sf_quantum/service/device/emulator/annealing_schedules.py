@@ -1,10 +1,10 @@
-"""How an emulated annealer anneals a problem that asks for more than a duration.
+"""The annealing of problems that set more than its duration, on an emulated annealer.
 
 The model is that of :mod:`sf_quantum.samplers.neal`: at the fraction s of the annealing,
-the inverse temperature is that of the usual geometric schedule. A schedule may go through
-the fractions in another way, also backwards from a given state. Parts of the problem may
-be weaker or stronger meanwhile: the linear biases by their gain, the qubits by their
-offsets, whose fraction is ahead of that of the others or behind it.
+the inverse temperature is that of the usual geometric schedule. A schedule may pass through
+the fractions in another order, even backwards from a given state. Parts of the problem may
+be weaker or stronger meanwhile: a gain scales the linear biases, and an offset puts a
+qubit's fraction ahead of the other qubits' fractions, or behind them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Annealing:
     :param schedule: points of time in microseconds and fraction; by default forward
     :param initial_state: initial value of each qubit, from the values of the problem's
         variables
-    :param reinitialize_state: whether each read starts from it, not from the last read
+    :param reinitialize_state: whether each read starts from ``initial_state``, not from
+        the last read
     :param gains: points of time in microseconds and gain of the linear biases
     :param flux_biases: flux bias of each qubit, in flux quanta
     :param offsets: offset of each qubit, added to its fraction
@@ -53,7 +54,7 @@ class Annealing:
     flux_drift_compensation: bool = True
 
     def drifted(self, drift: Sequence[float]) -> Annealing:
-        """Return it on qubits whose fluxes have drifted, unless that is corrected."""
+        """Return the annealing on qubits with drifted fluxes, unless drift is corrected."""
         if self.flux_drift_compensation:
             return self
         biases = self.flux_biases or [0.0] * len(drift)

@@ -20,21 +20,21 @@ from sf_quantum.service.device.readings import (
     Reading,
 )
 
-# The history covers this many calibrations, with one of so many readings of each.
+# The history covers PERIODS calibrations, with one of every EVERY readings.
 PERIODS, EVERY = 3, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatedCalibrations(Calibrations):
-    """Calibrations, one after the other; times are seconds since the epoch.
+    """Consecutive calibrations; times are seconds since the epoch.
 
-    :param device: text that tells the device from others, for the ids
-    :param errors: those of a good, new calibration
+    :param device: text that distinguishes the device, for the ids of calibrations
+    :param errors: errors of a good, new calibration
     :param faults: probabilities of faulty calibrations
     :param period: lifetime of a calibration in seconds
     :param started: time of the first calibration
-    :param first: number of calibrations before that
-    :param changed: time since which the settings are what they are
+    :param first: number of calibrations before ``started``
+    :param changed: time of the last change of the settings
     :param now: the present time
     """
 
@@ -70,7 +70,7 @@ class EmulatedCalibrations(Calibrations):
 
     @property
     def present(self) -> Calibration:
-        """The present calibration, with what no user sees of it."""
+        """The present calibration, including what users do not see."""
         return self._calibration(*self._number_and_age(self.now))
 
     @property
@@ -90,7 +90,7 @@ class EmulatedCalibrations(Calibrations):
         return interval - self.age_seconds % interval
 
     def readings(self, after: Reading | None) -> list[Reading]:
-        """See :meth:`Calibrations.readings`; those of the present calibration."""
+        """See :meth:`Calibrations.readings`; only of the present calibration."""
         number, age = self._number_and_age(self.now)
         first = 0
         if after and after.calibration.id == self._calibration(number, 0.0).id:
@@ -105,8 +105,8 @@ class EmulatedCalibrations(Calibrations):
         # always the same readings, so that points do not move from answer to answer
         first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
         numbers = [*range(first, last, EVERY), last]
-        # The middle of a slot is read, as rounding at its border could yield a
-        # neighbour.
+        # The middle of a slot is read, as rounding at its border could yield the
+        # neighbouring slot.
         readings = [self._reading_at(self.started + (n + 0.5) * slot) for n in numbers]
         renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
         latest = readings[-1]
@@ -119,7 +119,7 @@ class EmulatedCalibrations(Calibrations):
         )
 
     def _number_and_age(self, moment: float) -> tuple[int, float]:
-        """Return the number and the relative age of the calibration of a time."""
+        """Return the number and the relative age of the calibration at a time."""
         number, rest = divmod(moment - self.started, self.period)
         return int(number), rest / self.period
 

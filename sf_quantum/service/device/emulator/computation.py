@@ -1,4 +1,4 @@
-"""What a separate process is asked to compute, and its answer."""
+"""Computations in a separate process, and estimates of their CPU time."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ EVOLUTION_SECONDS = 50e-9
 # Seconds for reading a gate and preparing its simulation, and for any circuit.
 GATE_SECONDS = 0.2e-3
 CIRCUIT_SECONDS = 2e-3
-# a shot of an atom, and what every sequence takes
+# Seconds for a shot of an atom, and for any sequence.
 ATOM_SHOT_SECONDS = 20e-9
 SEQUENCE_SECONDS = 0.05
-# a nanosecond of a sequence takes as long as that of so many more amplitudes
+# Overhead of each nanosecond of a sequence, in amplitudes.
 STEP_AMPLITUDES = 64
 # The integrator needs more steps where interactions are strong: 1.4 to 10 per radian
 # (2 to 14 atoms that are 1.5 to 8 um apart).
@@ -63,7 +63,7 @@ def evolution(
 ) -> int:
     """Return the cost of a sequence, for :class:`Size`.
 
-    :param radians: largest angle by which it turns a state
+    :param radians: largest angle by which the sequence turns a state
     :param levels: number of levels of an atom
     """
     steps = nanoseconds + RADIAN_STEPS * radians
@@ -100,7 +100,7 @@ class SeparateRunner:
         return answer or Result()
 
     def arguments(self, computation: Computation) -> dict[str, JSON]:
-        """Return those of :func:`~sf_quantum.service.device.processes.program.run`."""
+        """Return arguments of :func:`~sf_quantum.service.device.processes.program.run`."""
         return {
             "kind": self.kind,
             "parameters": dict(computation.parameters),

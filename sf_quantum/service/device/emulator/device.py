@@ -64,7 +64,7 @@ ONE_SHOT: JobParameters = {"num_reads": 1}
 
 
 def _steady() -> Callable[[], float]:
-    """Return a clock that agrees with the system's now, and goes on if that is set."""
+    """Return a clock that starts at the system's time, and ignores later changes of it."""
     monotonic = time.monotonic()
     epoch = time.time() - monotonic
     return lambda: epoch + time.monotonic()
@@ -74,9 +74,9 @@ class EmulatedDevice(DeviceSettings, Device):
     """An emulated device, with the run times and the errors of real hardware.
 
     :param noise: 0 by default, unlike in the configuration
-    :param started: time of the first calibration, by the clock
+    :param started: time of the first calibration, by ``clock``
     :param first_calibration: number of calibrations before ``started``
-    :param changed: time of the last change of its settings by an operator, by the clock;
+    :param changed: time of the last change of its settings by an operator, by ``clock``;
         earlier settings are not known
     :raises InputError: if a qubit out of service does not exist, or no qubit is left
     """
@@ -114,7 +114,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def hardware(self) -> Technology:
-        """The hardware that it stands for."""
+        """The technology of the hardware that it emulates."""
         return TECHNOLOGIES[self.technology]
 
     @property
@@ -130,7 +130,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def warm_kinds(self) -> Sequence[Kind]:
-        """The kind of jobs that its technology is made for, if their packages are large."""
+        """The kind of job that is typical of its technology, if its packages are large."""
         kinds: Mapping[str, Kind] = {GATES: "circuit", "neutral-atom": "sequence"}
         kind = kinds.get(self.technology, "photonic")
         return [kind] if kind in self.payloads else []
@@ -193,7 +193,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def calibrations(self) -> EmulatedCalibrations:
-        """See :attr:`Device.calibrations`: those that the seed draws, as set now."""
+        """See :attr:`Device.calibrations`: drawn by the seed, with the present settings."""
         period = self.calibration_seconds
         if period is None:
             period = self.hardware.calibration_seconds
@@ -219,7 +219,7 @@ class EmulatedDevice(DeviceSettings, Device):
         """See :meth:`Device.cost`: the modelled seconds, without faults."""
         size = size or Size()
         modelled = self.hardware.job_seconds(parameters, size.circuits)
-        modelled *= size.problems or 1  # each has a set-up of its own
+        modelled *= size.problems or 1  # each BQM has its own set-up
         if size.photons:
             shots = shots_of(parameters)
             modelled = self.hardware.photon_seconds(
@@ -229,7 +229,7 @@ class EmulatedDevice(DeviceSettings, Device):
         return Cost(modelled, compute_seconds=computed)
 
     def elapsed_seconds(self, cost: Cost) -> float:
-        """See :meth:`Device.elapsed_seconds`: computations run beside the modelled time."""
+        """See :meth:`Device.elapsed_seconds`: computations overlap the modelled time."""
         return max(cost.qpu_seconds * self.time_scale, cost.compute_seconds)
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
@@ -260,13 +260,13 @@ class EmulatedDevice(DeviceSettings, Device):
         return EmulatedJobs(self.run, self.threads)
 
     def close(self) -> None:
-        """See :meth:`Device.close`: its jobs are run again by the next service."""
+        """See :meth:`Device.close`: the next service runs its jobs again."""
         self.jobs.stop()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
         """Run a job; blocks until it ends.
 
-        :param stop: stops the job at once, without a result
+        :param stop: event that stops the job immediately, without a result
         """
         modelled = self.cost(task.parameters, size_on_device(task)).qpu_seconds
         runner = self._runner(task.kind)

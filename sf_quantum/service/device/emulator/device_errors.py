@@ -22,7 +22,7 @@ FIELD_RANGE = 4.0
 # drift of a qubit's flux for a control error of 1, in flux quanta, until it is corrected
 # (with a new calibration: D-Wave does so once an hour); an assumption
 FLUX_DRIFT = 3e-3
-# labels from this on are not used as qubit numbers, which bounds the random draws
+# Larger labels are not used as qubit numbers, which bounds the number of random draws.
 MAX_LABELS = 2**20
 
 
@@ -48,9 +48,9 @@ class Noise:
         """Run a problem with noise; energies are those of the problem without noise.
 
         :param content: a serialized BQM
-        :param run: samples it and returns a serialized sample set
-        :param scaled: whether its biases are scaled to the ranges of the device; the
-            errors are relative to these
+        :param run: function that samples a BQM and returns a serialized sample set
+        :param scaled: whether its biases are scaled to the ranges of the device, to which
+            the errors are relative
         """
         from dimod import BinaryQuadraticModel, SampleSet
 

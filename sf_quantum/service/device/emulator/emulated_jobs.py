@@ -1,4 +1,4 @@
-"""The jobs on an emulated device: each is computed in a thread of its own."""
+"""The jobs on an emulated device: each is computed in its own thread."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class JobThread:
 class EmulatedJobs(DeviceJobs):
     """The jobs on an emulated device.
 
-    :param run: runs a job as the device is set now; blocks until it ends, or is stopped
-    :param threads: the threads by the id of their job, which copies of a device share
+    :param run: function that runs a job with the device's present settings; blocks until
+        the job ends, or is stopped
+    :param threads: threads by the id of their job, which copies of a device share
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class EmulatedJobs(DeviceJobs):
 
     @property
     def recovery(self) -> Recovery:
-        """See :attr:`DeviceJobs.recovery`: what a computation costs is not paid."""
+        """See :attr:`DeviceJobs.recovery`: an interrupted computation has cost nothing."""
         return Recovery.AGAIN
 
     def submit(self, task: Task) -> str:

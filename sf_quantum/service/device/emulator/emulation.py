@@ -1,4 +1,4 @@
-"""What becomes of a job on an emulated device: its time, faults, errors and result."""
+"""The run of a job on an emulated device: its time, faults, errors and result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sf_quantum.service.domain.reasons import QPU_OFFLINE
 class Emulation:
     """The emulation of a job.
 
-    :param runner: computes its result
+    :param runner: runner that computes its result
     :param modelled: seconds on the hardware, without faults
     """
 
@@ -42,7 +42,7 @@ class Emulation:
     def run(self, stop: threading.Event) -> Outcome:
         """Run the job; blocks until it ends.
 
-        :param stop: stops the job at once, without a result
+        :param stop: event that stops the job immediately, without a result
         """
         begin = time.monotonic()
         settings, faults = self.settings, self.settings.faults
@@ -84,14 +84,14 @@ class Emulation:
         return self.runner.run(computation, interrupted)
 
     def _random(self, what: str, *more: int) -> random.Random:
-        """Draw for the job; for its first slice as for a job without slices."""
+        """Return the job's random generator; a first slice draws like a job without slices."""
         part = [self.task.part] if self.task.part else []
         key = [self.calibrations.seed, what, self.task.number, *more, *part]
         return random.Random(json.dumps(key))
 
 
 def size_on_device(task: Task) -> Size | None:
-    """Read from a payload what its run time depends on besides the parameters."""
+    """Return the size that affects a job's run time; ``None`` if only its parameters do."""
     if task.kind == "circuit":
         return Size(circuits=texts(json.loads(task.payload))[1])
     if task.kind == "problem" and task.payload.startswith("["):

@@ -30,7 +30,7 @@ class Layout:
     out_of_service: frozenset[int]
 
     def check(self) -> None:
-        """Check that there are such qubits.
+        """Check that the device can have these qubits.
 
         :raises InputError: if the technology has no such topology, if a qubit out of
             service does not exist, or if no qubit is left

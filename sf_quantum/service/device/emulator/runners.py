@@ -22,14 +22,15 @@ class Runner(Protocol):
         """Reject a payload that cannot run, before it is queued.
 
         :param qubits: number of qubits of the device
-        :returns: its size
+        :returns: size of the payload
         :raises FieldError: if it cannot run; the error names the field of the request
         """
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """Compute the result; blocks.
 
-        :param interrupted: polled; if true, ``run`` returns soon with an arbitrary result
+        :param interrupted: function that is polled; if it returns true, ``run`` returns soon
+            with an arbitrary result
         """
 
 

@@ -1,4 +1,4 @@
-"""The technologies of emulated QPUs: what their run times depend on, and their errors."""
+"""The technologies of emulated QPUs: their run times and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Errors:
     :param source_loss: loss of photons in their source, in dB
     :param loss: loss of photons after their source, detectors included, in dB
     :param distinguishability: probability that a photon does not interfere with others
-    :param g2: the second-order correlation of the source, by which it sends two photons
+    :param g2: second-order correlation of the source, which sometimes sends two photons
     """
 
     control: float = 0.0
@@ -64,8 +64,8 @@ class Errors:
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
         """Return the errors that are not 0, by name of the reading.
 
-        Until the end of a calibration, drift adds an independent control error of the same
-        size, adds a tenth to losses, doubles the others, and halves the times.
+        By the end of a calibration, drift adds an independent control error of the same
+        size, adds a tenth to losses, doubles the other errors, and halves the times.
 
         :param age: age of the calibration, from 0 to 1
         :param excess: factor on the errors of a good calibration of that age
@@ -119,8 +119,8 @@ class Technology:
     ) -> float:
         """Return the run time of an experiment with photons, on a new calibration.
 
-        The photons of an input come one after the other from the source. An input is a
-        shot if at least some of them are not lost.
+        The source sends the photons of an input one at a time. An input is a shot if at
+        least ``detected`` photons are not lost.
         """
         passes = 10.0 ** (-(errors.source_loss + errors.loss) / 10.0)
         chance = math.fsum(
@@ -133,9 +133,9 @@ class Technology:
 
 # Largest g2 of Perceval's model of a source, which then always emits two photons.
 MOST_G2 = 0.5
-# the part of the losses that depends on the alignment, by an assumption
+# Share of the losses that depends on the alignment; an assumption.
 DRIFT_LOSS = 0.1
-# less is not observed in a lifetime
+# Least probability of a shot: a less likely shot is not observed in a lifetime.
 LEAST_CHANCE = 1e-18
 ANNEALING_SECONDS = 20e-6
 # durations of gates of one and of two qubits of IQM's Apollo (see below)
@@ -174,9 +174,9 @@ TECHNOLOGIES: Mapping[str, Technology] = {
     ),
     # The source: first-lens brightness of 13.6 %, indistinguishability of 90.6 % and
     # purity (1 - g2) of 95.4 %, averages of fifteen quantum dots (Ollivier et al.,
-    # arXiv:1910.08863). What the brightness leaves of the 6 % of its photons that reach the
-    # counts is lost on the way. The daily calibration is an assumption. A shot is one photon's;
-    # see photon_seconds.
+    # arXiv:1910.08863). Of all photons, 6 % are counted; the loss that the brightness does not
+    # explain is on the way. The daily calibration is an assumption. A shot of the timing has
+    # one photon; see photon_seconds.
     "photonic": Technology(
         TIMINGS["photonic"],
         Errors(

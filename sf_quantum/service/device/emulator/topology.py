@@ -57,7 +57,7 @@ def smallest_zephyr(qubits: int) -> Topology:
 def outwards(graph: Topology) -> tuple[int, ...]:
     """Order the qubits of a graph so that its beginnings are connected and dense.
 
-    Each qubit has more couplers with those before it than any later one would have.
+    Each qubit has at least as many couplers with earlier qubits as any later qubit has.
     """
     neighbours = defaultdict[int, list[int]](list)
     for one, other in graph.couplers:
@@ -126,7 +126,7 @@ TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
 
 @lru_cache(8)
 def working(kind: str, qubits: int, lacking: frozenset[int]) -> Topology:
-    """Build the graph of an annealer, as incomplete as those of real ones are.
+    """Build the graph of an annealer, which is incomplete like that of a real one.
 
     :param kind: name of the graph's kind in :data:`TOPOLOGIES`
     :param qubits: number of qubits of the annealer, including those out of service

@@ -9,7 +9,7 @@ from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import Count, Positive
 from sf_quantum.validation import Section
 
-# amplitudes that take as long as a site of a matrix-product state with few bonds
+# Time of a site of a matrix-product state with few bonds, in amplitudes.
 SITE = 18_000
 
 
@@ -17,23 +17,23 @@ class ComputeLimits(Section):
     """Limits of the computation of a job.
 
     A job that would exceed ``values``, ``updates``, ``evolution``, ``circuits`` or
-    ``gate_shots`` is refused; one that exceeds ``memory_gib`` or ``cpu_seconds`` fails.
+    ``gate_shots`` is rejected; a job that exceeds ``memory_gib`` or ``cpu_seconds`` fails.
 
     :param memory_gib: address space of the process, in GiB
     :param cpu_seconds: CPU time of the process
     :param values: shots times variables, atoms or classical bits of all circuits
     :param updates: reads times sweeps times interactions of a problem, where a variable
         counts as 50 interactions
-    :param evolution: work to simulate a sequence. Up to 14 atoms: its nanoseconds, plus
-        3 per radian by which it may turn a state, times the sum of 64 and its
-        amplitudes (2 or 3 to the power of its atoms). Above 14 atoms, for each atom:
+    :param evolution: work to simulate a sequence. Up to 14 atoms: the sum of its
+        nanoseconds and 3 per radian by which it may turn a state, times the sum of 64 and
+        its amplitudes (2 or 3 to the power of its atoms). Above 14 atoms, for each atom:
         its nanoseconds times the sum of 18,000 and 0.4 times the cube of
         ``bond_dimension``
     :param circuits: number of circuits in a job
     :param gate_shots: shots times gates, measurements and resets of all circuits
-    :param bond_dimension: largest of the matrix-product states by which circuits of many
-        qubits, and sequences of more than 14 atoms, are simulated; what is beyond it is
-        cut off
+    :param bond_dimension: largest bond dimension of the matrix-product states that simulate
+        circuits of many qubits and sequences of more than 14 atoms; larger bonds are
+        truncated
     """
 
     memory_gib: Positive = 4.0
@@ -48,7 +48,7 @@ class ComputeLimits(Section):
     def check(self, size: Size, parameters: JobParameters) -> None:
         """Refuse a job that would cost too much.
 
-        :raises FieldError: if it would; the error names the field of the request
+        :raises FieldError: if it exceeds a limit; the error names the field of the request
         """
         shots = shots_of(parameters)
         if (values := shots * size.values) > self.values:
@@ -73,10 +73,10 @@ class ComputeLimits(Section):
 
 
 def evolution_of(size: Size, bond_dimension: int) -> int:
-    """Return what a sequence costs, in nanoseconds times amplitudes.
+    """Return the cost of a sequence, in nanoseconds times amplitudes.
 
-    Of matrix-product states, it is what takes as long: per atom and nanosecond, 1 ms with
-    a bond dimension of 16, 1.6 ms with 32, and at most 6 ms with 64.
+    The cost of matrix-product states is converted by their run time: per atom and nanosecond,
+    1 ms with a bond dimension of 16, 1.6 ms with 32, and at most 6 ms with 64.
     """
     return size.evolution + size.sites * (SITE + bond_dimension**3 * 2 // 5)
 

@@ -1,4 +1,4 @@
-"""Merges the results of a job's slices, in a process of its own."""
+"""Merges the results of a job's slices, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def merged(texts: Sequence[str], *, by_circuit: bool = False) -> str:
 
     Blocks.
 
-    :param by_circuit: whether each has other circuits or BQMs, rather than other shots
+    :param by_circuit: whether each result has other circuits or BQMs, rather than other shots
     :raises InputError: if they cannot be merged
     """
     arguments: dict[str, JSON] = {"by_circuit": by_circuit}

@@ -1,8 +1,8 @@
 """Messages between the service and its processes: a JSON object, and a text of any size.
 
-A text travels in pieces. Python holds its global lock for as long as it copies, encodes
-or decodes a string, and a machine that is busy may take the processor away meanwhile:
-with a copy of 20 MB, the event loop would wait for both.
+A text is sent in pieces. Python holds its global lock while it copies, encodes or decodes a
+string, and on a busy machine, the thread may lose the processor meanwhile. With a copy of
+20 MB, the event loop would wait for both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sf_quantum.files import JSON, mapping
 
 Message: TypeAlias = tuple[dict[str, JSON], str]
-#: characters of a piece
+#: maximum characters of a piece
 PIECE = 1 << 18
 
 

@@ -29,14 +29,14 @@ from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.processes.program"
 POLL_SECONDS = 0.02
-# one for the device, which runs one job at a time, and one for the check of others
+# Idle processes: one for the device, which runs one job at a time, and one for checks.
 MOST_IDLE = 2
-# a payload is checked, and computed when its turn comes
+# Payloads noted per process: the process that has checked a payload also computes it.
 KNOWN = 100
-# Checks of payloads at the same time; each needs a process.
+# Maximum number of concurrent checks of payloads; each needs a process.
 MAX_CHECKS = 2
-# Longest wait for the end of a check, with that for its turn. It is no limit of the
-# payload, which is CPU time: a machine that is busy refuses nothing for good.
+# Longest wait for a check, including the wait for its turn. It does not limit the payload,
+# whose limit is CPU time: after a refusal by a busy machine, a job may be submitted again.
 PATIENCE_SECONDS = 120.0
 _checks = threading.BoundedSemaphore(MAX_CHECKS)
 
@@ -69,7 +69,7 @@ def check(
 
     :param limits: limits of the computation, which also bound the CPU time of the check
     :raises InputError: if the payload is refused, or takes more than the limits
-    :raises Busy: if there is no answer within the patience, or the kernel needs the memory
+    :raises Busy: if there is no answer within the patience, or the kernel runs out of memory
     """
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     deadline = time.monotonic() + patience
@@ -102,9 +102,9 @@ def ask(
 ) -> Result | None:
     """Call a function of :mod:`.program` in a process; blocks.
 
-    :param give_up: polled; if true, the process is killed
-    :param more: what the function gets after the payload
-    :returns: ``None`` if it was given up
+    :param give_up: function that is polled; if it returns true, the process is killed
+    :param more: text that the function gets after the payload
+    :returns: the result, or ``None`` if the call was given up
     :raises InputError: if there is no result; the message says why
     """
     limits = limits or ComputeLimits()
@@ -130,10 +130,10 @@ def ask(
 
 
 def start(kinds: Sequence[Kind] = ()) -> None:
-    """Start the processes for the first jobs, unless some are idle; returns at once.
+    """Start the processes for the first jobs, unless some are idle; returns immediately.
 
     :param kinds: kinds of jobs whose packages each process imports when it starts,
-        before requests come; the checks of their payloads need a process of their own
+        before its first request; a second process is then started, for checks
     """
     processes = _processes()
     processes.kinds = tuple(kinds)
@@ -157,7 +157,7 @@ class _Process:
     """
 
     def __init__(self, kinds: Sequence[Kind] = ()) -> None:
-        #: hashes of the payloads that it has read last, and may remember
+        #: hashes of the payloads that it has read last, and may have cached
         self.known: deque[int] = deque(maxlen=KNOWN)
         self._connection, its = Pipe()
         lifeline, self._lifeline = os.pipe()
@@ -188,7 +188,7 @@ class _Process:
     def ask(
         self, give_up: Callable[[], bool], head: Mapping[str, JSON], *texts: str
     ) -> Message | None:
-        """Send a request; ``None`` if it was given up.
+        """Send a request, and return its answer; ``None`` if it was given up.
 
         :raises EOFError: if the process ends before its answer
         """
@@ -226,7 +226,7 @@ class _Processes:
         atexit.register(self.end)
 
     def take(self, about: int | None) -> _Process:
-        """Take a process, if possible one that knows a payload by its hash."""
+        """Take a process, preferably one that has read the payload with this hash."""
         with self._lock:
             self._idle.sort(key=lambda one: about in one.known)
             while self._idle:

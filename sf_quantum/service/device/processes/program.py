@@ -2,7 +2,9 @@
 
 Its standard input is a connection of :mod:`multiprocessing`, for :mod:`.messages`. A
 request is ``{"call", "arguments", "limits"}`` and the payload of a job. The answer is
-``{"info"}`` or ``{"error"}``, with whether it is the process's last, and the result. Its standard output is a pipe to be read, whose other end the service holds.
+``{"info", "last"}`` or ``{"error", "last"}``, and the result; after its last answer, the
+process ends. Its standard output is the reading end of a pipe, whose other end the service
+holds.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
 Answer: TypeAlias = dict[str, JSON]
-# a process that has been larger ends after its job, since its memory is rarely returned
+# A process that has used more memory ends after its job, since it rarely returns memory.
 KEPT_BYTES = 1 << 30
 # Packages that take seconds to import, by the kind of the jobs that need them.
 PACKAGES: Mapping[Kind, Sequence[str]] = {
@@ -61,12 +63,12 @@ PACKAGES: Mapping[Kind, Sequence[str]] = {
 def main() -> None:
     """Answer requests until standard input closes."""
     end_with_service(os.dup(1))
-    # what a library prints is no answer
+    # libraries print to standard error
     os.dup2(2, 1)
-    # a terminal or systemd sends these to the service, too, which ends its processes
+    # A terminal or systemd also sends these to the service, which ends its processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # where memory is short, the kernel kills this process before the service
+    # If memory is short, the kernel kills this process before the service.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     warnings.simplefilter("ignore")
@@ -83,7 +85,7 @@ def answered(head: Mapping[str, JSON], payload: str) -> Message:
     limits = ComputeLimits.model_validate(head["limits"])
     _limit(resource.RLIMIT_AS, int(limits.memory_gib * 2**30))
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-    # exceeding it kills the process, whatever library it is in
+    # Exceeding this limit kills the process, even within a library.
     _limit(resource.RLIMIT_CPU, math.ceil(used) + limits.cpu_seconds)
     answer: Answer = {}
     error, last, text = None, False, ""
@@ -95,7 +97,7 @@ def answered(head: Mapping[str, JSON], payload: str) -> Message:
     except MemoryError:
         limit = f"{limits.memory_gib:g} GiB"
         error, last = f"the job needs more than {limit} of memory", True
-    except Exception as failure:  # noqa: BLE001 - of any library, about any content
+    except Exception as failure:  # noqa: BLE001 - any library may raise any error
         error = f"{type(failure).__name__}: {failure}"
     largest = _peak_bytes()
     header: Answer = {"last": last or largest > KEPT_BYTES}
@@ -135,7 +137,7 @@ def run(
 def _each(
     bqms: Sequence[Answer], parameters: JobParameters, errors: Noise | None
 ) -> Iterator[Answer]:
-    """Sample BQMs, with a seed of its own for each; the first has the job's."""
+    """Sample BQMs, each with its own seed; the first has the job's seed."""
     draws = random.Random(parameters.get("seed"))
     for number, bqm in enumerate(bqms):
         if number:
@@ -167,16 +169,16 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
 def solve(
     payload: str, environment: Mapping[str, str], parameters: JobParameters
 ) -> Answer:
-    """Sample a problem on a QPU, by the client of its vendor.
+    """Sample a problem on a QPU, with its vendor's client.
 
-    :param environment: the job's variables, as a step would have them
+    :param environment: environment variables of the job, as for a step
     """
-    # some clients read their variables by themselves
+    # some clients read their variables from the process's environment
     os.environ.update(environment)
     client = from_environment(environment)
     if client is None:
         raise InputError("the environment names no QPU")
-    # the service's default, which few samplers know
+    # the service's default is left out, as few samplers know the parameter
     default = ("num_sweeps", SWEEPS)
     given = {name: v for name, v in parameters.items() if (name, v) != default}
     return client.solve(json.loads(payload), given)
@@ -239,7 +241,7 @@ CALLS: Mapping[str, Callable[..., Answer]] = {
 def _peak_bytes() -> int:
     """Return the largest resident memory of this program so far.
 
-    ``ru_maxrss`` also counts that of the process which started it, before exec(2).
+    ``ru_maxrss`` also includes the memory of the parent process, before exec(2).
     """
     with open("/proc/self/status", encoding="ascii") as status:
         peak = next(line for line in status if line.startswith("VmHWM:"))
@@ -247,7 +249,7 @@ def _peak_bytes() -> int:
 
 
 def _limit(of: int, most: int) -> None:
-    """Set a limit, unless that of the service (``ulimit``) is lower."""
+    """Set a limit, or the service's own limit (``ulimit``) if that is lower."""
     _, hardest = resource.getrlimit(of)
     if hardest != resource.RLIM_INFINITY:
         most = min(most, hardest)
@@ -256,12 +258,12 @@ def _limit(of: int, most: int) -> None:
 
 def end_with_service(lifeline: int) -> None:
     """Have the kernel end this process when the service's end of a pipe is closed."""
-    # Its SIGIO kills also where no Python code runs, and nothing else raises it, since
-    # nothing is written. PR_SET_PDEATHSIG would act at the end of the thread that has
-    # started this process.
+    # The pipe's SIGIO kills this process even while no Python code runs. Nothing else raises
+    # SIGIO, since nothing is written to the pipe. PR_SET_PDEATHSIG would act at the end of
+    # the thread that has started this process.
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # closed before
+    if select.select([lifeline], [], [], 0)[0]:  # it is already closed
         sys.exit(1)
 
 

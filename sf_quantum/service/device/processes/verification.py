@@ -1,7 +1,7 @@
-"""Whether a result is one of its job: of its kind, variables, reads and types of numbers.
+"""The check of a result against its job: its kind, variables, reads and types of numbers.
 
-A result may be large, and is anybody's text: this runs in a process of its own
-(:mod:`.program`), for :mod:`.answers`.
+A result may be large, and its text may be anything, so the check runs in a separate process
+(:mod:`.program`), for :mod:`.answer_checks`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Content: TypeAlias = dict[str, JSON]
 # samples.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _NUMBERS = (*_INTEGERS, "bool", "float32", "float64")
-# vectors of a sample set beside its energies and occurrences
+# Maximum number of vectors of a sample set, besides its energies and occurrences.
 MAX_VECTORS = 20
-# characters of what a vendor adds to a sample set of a list
+# Maximum characters of the info that a vendor adds to a sample set of a list.
 MAX_INFO = 10_000
 # Names that are not further vectors: what every sample set contains, and other
 # arguments of SampleSet.from_samples().
@@ -50,7 +50,7 @@ _STATE = re.compile(r"\|\d{1,3}(?:,\d{1,3})*>")
 
 
 class WrongResult(ValueError):
-    """A result that is not one of its job; the text says what it is instead."""
+    """A result that is not one of its job; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _counter(
     fewer: bool,
     where: str = "",
 ) -> Content:
-    """Check counts; what was never read is left out."""
+    """Check counts, and leave out those that are 0."""
     if not isinstance(counts, dict):
         raise WrongResult(f"has no counts{where}")
     counter: Content = {}
@@ -190,7 +190,7 @@ def _width(bits: int | None) -> Callable[[Sequence[str]], None]:
 
 
 def _bits(text: str) -> int | None:
-    """Count the classical bits of a circuit, if they can be told without a parser."""
+    """Count the classical bits of a circuit, if that is possible without a parser."""
     plain = _COMMENT.sub(" ", text)
     # a declaration ends where the next one may begin
     declarations = _BITS.findall(plain)
@@ -273,8 +273,7 @@ def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Veri
     if (record.num_occurrences != occurrences).any() or min(occurrences) < 1:
         raise WrongResult("has numbers of occurrences that are not 1 or more")
     # Python's integers cannot overflow when summed, unlike NumPy's. With D-Wave's
-    # parameter max_answers, an annealer makes all reads, and does not return the
-    # others.
+    # parameter max_answers, an annealer makes all reads, but returns only some.
     _check_reads(
         sum(occurrences), shots, fewer or "max_answers" in solver_parameters.given(job)
     )
@@ -298,7 +297,7 @@ def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Veri
 
 
 def _read(content: Content, bqm: BinaryQuadraticModel, shots: int) -> SampleSet:
-    """Read a sample set whose arrays have the sizes that it says."""
+    """Read a sample set, after checking the sizes and types of its arrays."""
     from dimod import SampleSet
 
     if content.get("type") != "SampleSet":

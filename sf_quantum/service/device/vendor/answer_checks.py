@@ -1,9 +1,9 @@
-"""What a vendor answers, checked before it counts.
+"""The checks of a vendor's answers before they are used.
 
-Whatever a vendor says of itself or of a job comes here before the service uses, stores,
-bills, logs or lists it: results (:mod:`.verification`), times, job ids
-(:mod:`.job_ids`), states, descriptions and messages. What is wrong in an answer is
-logged and kept (:mod:`.evidence`).
+Every answer of a vendor, about itself or a job, is checked here before the service uses,
+stores, bills, logs or lists it: results (:mod:`.verification`), times, job ids
+(:mod:`.job_ids`), states, descriptions and messages. Wrong answers are logged and kept
+(:mod:`.evidence`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from sf_quantum.text import LAST_SECOND, MAX_CHARACTERS, described, shortened
 # Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the
 # memory.
 LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
-# Tries of that check, as its process may be killed where memory is short.
+# Attempts at that check, as its process may be killed if memory is short.
 CHECKS = 2
 # A vendor may round up to whole seconds, and its clock may be a little faster.
 SPARE_SECONDS, SPARE_SHARE = 1.0, 0.01
-# characters of a result's info, of a calibration, of a device's properties and of its specs
+# Maximum characters of a result's info, a calibration, a device's properties and its specs.
 MAX_INFO, MAX_CALIBRATION = 2**20, 2**18
 MAX_SOLVER, MAX_SPECS = 2**22, 2**24
 # Largest waiting time and counts that a vendor may report of itself; larger ones are
@@ -62,8 +62,8 @@ class Passed:
     """How long a job was at its vendor, by the service's own clock.
 
     :param at_vendor: seconds since it was first sent; ``None`` if that is unknown
-    :param on_qpu: seconds that it seems to have run for, which are booked instead of more
-        than ``at_vendor``
+    :param on_qpu: seconds that it seems to have run, which are booked if the vendor reports
+        more than ``at_vendor``
     """
 
     at_vendor: float | None
@@ -71,10 +71,10 @@ class Passed:
 
 
 class VendorAnswers:
-    """Checks the answers of one vendor; safe in threads.
+    """Checks the answers of one vendor; thread-safe.
 
     :param name: name of the QPU, in log lines
-    :param fewer_reads: whether the vendor's jobs may have fewer reads than were asked for
+    :param fewer_reads: whether the vendor's jobs may have fewer reads than requested
     """
 
     def __init__(self, name: str, *, fewer_reads: bool = False) -> None:
@@ -83,17 +83,17 @@ class VendorAnswers:
         self._fewer_reads = fewer_reads
 
     def keep_in(self, folder: Path, identity: str) -> None:
-        """Keep evidence and the ids of jobs beside the service's state.
+        """Keep evidence and the ids of jobs next to the service's state.
 
-        :param identity: tells this vendor from others
+        :param identity: text that identifies this vendor
         """
         self._evidence.keep_in(folder)
         self.jobs.keep_in(folder / f"vendor-jobs-{identity[:16]}.txt")
 
     def job_id(self, answer: JSON, tag: str) -> str:
-        """Take the id that a vendor has given to a submission.
+        """Check and note the id that a vendor has given to a submission.
 
-        :raises InputError: if it is not an id, or that of another submission
+        :raises InputError: if it is not an id, or belongs to another submission
         """
         try:
             return self.jobs.claim(answer, tag)
@@ -102,16 +102,16 @@ class VendorAnswers:
             raise
 
     def unread(self, error: WrongAnswer, job_id: str, task: Task) -> None:
-        """Keep an answer that was to be a result, and cannot be read by the client."""
+        """Keep an answer that should be a result, but that the client cannot read."""
         self._evidence.keep(task.tag, str(error), error.answer, {"job": job_id})
 
     def outcome(
         self, claimed: Outcome, job_id: str, task: Task, passed: Passed
     ) -> Outcome:
-        """Check how a job ended; blocks for as long as a result is read.
+        """Check the outcome of a job; blocks while its result is checked.
 
-        :returns: the same, but with a failure instead of a result that is not one of the
-            job, times that can have passed, and bounded texts
+        :returns: the outcome, with a failure instead of a result that is not one of the job,
+            with times that can have passed, and with bounded texts
         """
         outcome = replace(
             claimed,
@@ -144,12 +144,12 @@ class VendorAnswers:
         return replace(outcome, result=None, failure=shortened(failure))
 
     def _verified(self, result: Result, task: Task) -> tuple[Result | None, str | None]:
-        """Check a result in a process of its own.
+        """Check a result in a separate process.
 
         :returns: the result, or what is wrong with it
         """
         text = result.text
-        if not text.isascii():  # what cannot be encoded is no JSON either
+        if not text.isascii():  # what cannot be encoded is not JSON either
             text = text.encode(errors="replace").decode()
         arguments: dict[str, JSON] = {
             "kind": task.kind,
@@ -186,7 +186,7 @@ class VendorAnswers:
     def _timed(
         self, outcome: Outcome, job_id: str, task: Task, passed: Passed
     ) -> Outcome:
-        """Replace times that are longer than what has passed with the service's own."""
+        """Replace times that cannot have passed with the service's own measurement."""
         billed = number(_json(outcome.qpu_seconds))
         ran = number(_json(outcome.seconds))
         outcome = replace(outcome, qpu_seconds=billed, seconds=ran)
@@ -216,9 +216,9 @@ class VendorAnswers:
 
 @contextmanager
 def bounded_errors() -> Iterator[None]:
-    """Have errors that a client raises be ours, of one line of bounded length.
+    """Turn a client's errors into errors of this package, of one line of bounded length.
 
-    A client that trips over an answer has not been answered.
+    An answer on which the client fails counts as no answer.
     """
     try:
         yield
@@ -238,7 +238,7 @@ def bounded_errors() -> Iterator[None]:
 
 
 def progress(answer: Progress) -> Progress:
-    """Check how a job is going.
+    """Check the progress of a job.
 
     :raises QpuError: if its state is not one of a job
     """
@@ -249,7 +249,7 @@ def progress(answer: Progress) -> Progress:
 
 
 def status(answer: QpuStatus) -> QpuStatus:
-    """Have numbers be those of a QPU, and texts of one line."""
+    """Drop numbers that a QPU cannot have, and shorten texts to one line."""
     return replace(
         answer,
         name=shortened(str(answer.name)),
@@ -270,11 +270,11 @@ def status(answer: QpuStatus) -> QpuStatus:
 
 
 def description(answer: Description) -> Description:
-    """Check how a QPU is described.
+    """Check the description of a QPU.
 
-    What is optional, and wrong, is left out.
+    Optional values that are wrong are left out.
 
-    :raises QpuError: if its graph or its specifications are wrong, by which jobs are checked
+    :raises QpuError: if its graph or its specifications, which jobs need, are wrong
     """
     if answer.topology is not None:
         _check_topology(answer.topology)
@@ -296,9 +296,9 @@ def description(answer: Description) -> Description:
 
 
 def reserved_time(answer: ReservedTime | None) -> ReservedTime | None:
-    """Check for when a QPU is reserved.
+    """Check a reserved time of a QPU.
 
-    :raises QpuError: if these are not the times of a beginning and of a later end
+    :raises QpuError: if its start and its end are not times in this order
     """
     if answer is None or 0 <= answer.starts <= answer.ends <= LAST_SECOND:
         return answer
@@ -348,7 +348,7 @@ def _timing(timing: Timing | None) -> Timing | None:
 
 
 def _calibration(calibration: CalibrationData | None) -> CalibrationData | None:
-    """Keep what can be told of a calibration; a time in the future is none."""
+    """Keep the valid values of a calibration; a time in the future is not valid."""
     if calibration is None:
         return None
     time = calibration.time if _has_been(str(calibration.time)) else ""

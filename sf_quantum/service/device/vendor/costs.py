@@ -1,4 +1,4 @@
-"""What jobs cost at a vendor: as it tells, or as past jobs were billed."""
+"""The cost of jobs at a vendor: as the vendor reports, or as past jobs were billed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.device.vendor.job_table import VendorJob
 from sf_quantum.service.domain.jobs import Size
 
-# weight of the latest job in what jobs have cost
+# weight of the latest job in the mean cost of jobs
 LATEST = 0.2
 
 
 class Costs:
-    """The costs of jobs, learned from those that are over; safe in threads.
+    """The costs of jobs, learned from jobs that have ended; thread-safe.
 
-    :param expected_seconds: QPU time of a job, until past jobs tell it
+    :param expected_seconds: expected QPU time of a job, until past jobs were billed
     """
 
     def __init__(self, expected_seconds: float) -> None:
@@ -32,9 +32,9 @@ class Costs:
     def cost(
         self, timing: Timing | None, parameters: JobParameters, size: Size | None
     ) -> Cost:
-        """Return what a job should cost.
+        """Return the expected cost of a job.
 
-        :param timing: as the vendor tells it
+        :param timing: timing that the vendor reports, if any
         """
         if timing is not None:
             shots = shots_of(parameters)
@@ -50,7 +50,7 @@ class Costs:
     def learn(self, job: VendorJob, outcome: Outcome, elapsed: float | None) -> None:
         """Learn from a job that has a result.
 
-        :param elapsed: the seconds that it ran, if they are known
+        :param elapsed: seconds that it ran, if known
         """
         seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
         if outcome.result is None or seconds is None:

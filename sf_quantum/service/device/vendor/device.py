@@ -1,8 +1,8 @@
 """A real QPU, of any registered kind, as a device.
 
-Its jobs go through the client of its vendor, as those of a workflow's steps do, under a
-lease of the vendor's. A kind whose vendor's API has no jobs runs its sampler in a process
-of its own; such a job cannot be found again after a restart of the service.
+Its jobs are submitted with its vendor's client, like jobs of workflow steps, under a lease
+of the vendor. If the vendor's API has no jobs, its sampler runs in a separate process; such
+a job cannot be recovered after a restart of the service.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class QpuDevice(Device):
         self._lease.keep_in(folder / f"vendor-lease-{self.identity[:16]}.json")
         self.jobs.keep_in(folder, self.identity)
 
-    # how it is
+    # state
 
     @property
     def description(self) -> Description:
@@ -119,7 +119,7 @@ class QpuDevice(Device):
         return DeviceStatus(reason is None, reason or "", length, eta, trouble)
 
     def refresh(self) -> None:
-        """See :meth:`Device.refresh`; also keeps the vendor's lease, or gives it back."""
+        """See :meth:`Device.refresh`; also renews or releases the vendor's lease."""
         state = self._state
         if state.pause:
             return
@@ -144,7 +144,7 @@ class QpuDevice(Device):
         state.read_reservations(lease.driver)
         state.refreshed()
         lease.maintain(self.jobs.table.busy)
-        if state.access.why:  # is it accepted again?
+        if state.access.why:  # is the user accepted again?
             lease.take()
             lease.done()
             state.access.why = ""
@@ -171,7 +171,7 @@ class QpuDevice(Device):
             raise FieldError("problem.variable_labels", detail)
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        """See :meth:`Device.cost`; as the vendor tells, or else as past jobs were billed."""
+        """See :meth:`Device.cost`; as the vendor reports, or else as past jobs were billed."""
         return self._costs.cost(self.description.timing, parameters, size)
 
     # jobs

@@ -1,7 +1,7 @@
-"""What a vendor answered that cannot be true, kept for the service's operator.
+"""Answers of a vendor that cannot be true, kept for the service's operator.
 
-Files are beside the service's state, for its own user only: each has a line of JSON, which
-says what is wrong, and the answer. They are few and small, whatever the vendor sends.
+The files are next to the service's state, and only its user can read them. Each contains a
+line of JSON, which says what is wrong, and the answer. Their number and size are bounded.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sf_quantum.files import JSON
 
 logger = logging.getLogger(__name__)
 FOLDER = "vendor-evidence"
-#: files that are kept, the latest ones
+#: maximum number of files; the latest are kept
 MAX_FILES = 20
-#: bytes that are kept of an answer, its first ones
+#: maximum bytes of an answer; the first are kept
 MAX_BYTES = 2**20
 
 
 class Evidence:
-    """Answers that were turned down; safe in threads.
+    """Answers that were rejected; thread-safe.
 
     :param name: name of the QPU, in log lines
     """
@@ -38,20 +38,20 @@ class Evidence:
         self._lock = threading.Lock()
 
     def keep_in(self, folder: Path) -> None:
-        """Keep files in a folder of their own within this one."""
+        """Keep files in a subfolder of this folder."""
         self._folder = folder / FOLDER
 
     def keep(
         self, tag: str, reason: str, answer: str, more: Mapping[str, JSON] | None = None
     ) -> None:
-        """Log that an answer was turned down, and keep it; never raises.
+        """Log that an answer was rejected, and keep it; never raises.
 
-        The same tag replaces its former file.
+        A later answer with the same tag replaces the file.
 
         :param tag: tag of the submission
         :param reason: what is wrong, in one line
         :param answer: what the vendor sent, as far as it is known
-        :param more: what else the vendor said of the job
+        :param more: further data about the job
         """
         now = datetime.now(UTC)
         head = json.dumps(

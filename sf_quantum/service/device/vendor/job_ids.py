@@ -1,7 +1,7 @@
-"""Which submission each of a vendor's job ids belongs to, and when it was made.
+"""The submissions that a vendor's job ids belong to, and when these were sent.
 
-A vendor that gives one id to two submissions would give the second one the result of the
-first. So ids are remembered, also by the next service, in a file beside its state.
+If a vendor gives one id to two submissions, the second one would get the result of the first.
+So ids are kept in a file next to the service's state, which the next service also reads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.files import JSON, replacing
 
 logger = logging.getLogger(__name__)
-#: submissions that are remembered, the latest ones
+#: maximum number of submissions; the latest are kept
 MAX_SUBMISSIONS = 10_000
-#: characters of an id
+#: maximum characters of an id
 MAX_ID = 255
 
 
@@ -38,7 +38,7 @@ class _Begun:
 
 
 class VendorJobIds:
-    """The submissions to a vendor, and its ids for them; safe in threads."""
+    """The submissions to a vendor, and its ids for them; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -50,7 +50,7 @@ class VendorJobIds:
         self._appended = 0
 
     def keep_in(self, file: Path) -> None:
-        """Keep submissions in a file, and read those of former services from it."""
+        """Keep submissions in a file, and read those of previous services from it."""
         with self._lock:
             self._file = file
             try:
@@ -67,7 +67,7 @@ class VendorJobIds:
         self._appended = 0
 
     def _read(self, words: list[str]) -> None:
-        match words:  # a line that a crash has cut short is none of these
+        match words:  # a line that a crash has cut short matches no case
             case ["sent", tag, seconds, "."]:
                 try:
                     self._begun[tag] = _Begun(float(seconds))
@@ -144,7 +144,7 @@ class VendorJobIds:
         return job_id
 
     def is_other(self, job_id: JSON, tag: str) -> bool:
-        """Whether an id belongs to another submission than that of a tag."""
+        """Whether an id belongs to a submission with another tag."""
         with self._lock:
             claimed_by = self._tags.get(_digest(str(job_id)))
         return claimed_by not in (None, tag)

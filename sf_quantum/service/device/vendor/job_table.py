@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from sf_quantum.protocol.tasks import Progress
 
-# a job that nobody asks about does not keep the lease
+# A job that is not queried for this long no longer keeps the lease.
 FORGOTTEN_SECONDS = 600.0
 
 
@@ -49,7 +49,7 @@ class VendorJob:
 
     @property
     def ran(self) -> float:
-        """Seconds since it was seen to run or, if it was not, to wait."""
+        """Seconds since it was first seen running or, if it never was, last seen waiting."""
         began = self.running_since
         return time.monotonic() - (self.waited_until if began is None else began)
 
@@ -71,9 +71,9 @@ class JobTable:
             self._jobs[job_id] = job
 
     def get(self, job_id: str, unknown: Callable[[], VendorJob]) -> VendorJob:
-        """Return a job that is asked about now.
+        """Return a job that is queried now.
 
-        :param unknown: makes one that an earlier service has submitted
+        :param unknown: function that makes the entry of an earlier service's job
         """
         with self._lock:
             if (job := self._jobs.get(job_id)) is None:
@@ -86,7 +86,7 @@ class JobTable:
             self._jobs.pop(job_id, None)
 
     def wake(self, job_id: str) -> None:
-        """End the pause after which a job is asked about again."""
+        """End the pause before the next query about a job."""
         with self._lock:
             if (job := self._jobs.get(job_id)) is not None:
                 job.woken.set()
@@ -98,15 +98,15 @@ class JobTable:
 
     @property
     def wanted(self) -> list[VendorJob]:
-        """Those that are not cancelled."""
+        """The jobs that are not cancelled."""
         with self._lock:
             return [job for job in self._jobs.values() if not job.cancelled]
 
     def pause(self, job: VendorJob, progress: Progress, longest: float) -> float:
-        """Return the seconds until the vendor is asked again about a job.
+        """Return the seconds until the next query to the vendor about a job.
 
-        It is asked at the end of a job that is to end soon: the next job is submitted then,
-        and the QPU waits for it.
+        If a job is to end soon, the query is at its expected end: the next job is submitted
+        then, and the QPU waits for that.
 
         :param longest: longest pause
         """
@@ -114,7 +114,7 @@ class JobTable:
         if progress.state == "Queued":
             eta = progress.eta_seconds
             ends_in += self._ahead_seconds(job) if eta is None else eta
-        # more and more rarely for one that takes longer than it should
+        # pauses grow if the job takes longer than it should
         pause = ends_in if ends_in > 0 else -ends_in / 4
         return min(max(pause, longest / 10), longest)
 
@@ -126,7 +126,7 @@ class JobTable:
 
     @property
     def busy(self) -> bool:
-        """Whether jobs that are wanted are at the vendor; forgets what nobody asks about."""
+        """Whether jobs at the vendor are still wanted; forgets jobs that are not queried."""
         now = time.monotonic()
         with self._lock:
             self._jobs = {

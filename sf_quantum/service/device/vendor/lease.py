@@ -1,8 +1,8 @@
 """The lease under which a device's jobs run at its vendor.
 
-It is acquired when there is work, renewed, and given back when there is none. A lease
-that the vendor has ended is replaced by the next request. It is on disk before it is used:
-the service that follows one that was killed goes on with it, or gives it back.
+The lease is acquired when there is work, renewed, and released when there is none. If the
+vendor has ended a lease, the next request acquires another. A lease is on disk before it is
+used: if the service is killed, the next service continues to use the lease, or releases it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sf_quantum.text import described
 logger = logging.getLogger(__name__)
 # Shortest and longest pause between two renewals, regardless of what the vendor says.
 RENEWAL_SECONDS, MAX_RENEWAL_SECONDS = 1.0, 3600.0
-# characters of a lease's token, which may be a signed one
+# maximum characters of a lease's token, which may be signed
 MAX_TOKEN = 8192
 # Time in which the jobs of the previous service are queried, before its lease counts as
 # idle.
@@ -47,7 +47,7 @@ class Held:
 
 
 class VendorLease:
-    """At most one lease at a time; safe in threads.
+    """At most one lease at a time; thread-safe.
 
     :param make: function that makes the driver's side anew, with the present
         credentials
@@ -72,12 +72,12 @@ class VendorLease:
         self._idle_seconds = idle_seconds
         # Guards the fields below; never held during a request.
         self._lock = threading.Lock()
-        # Held while a lease is acquired or given back, one at a time: both have the
-        # same key, so the vendor would take a new request for that of a lease that is
-        # being given back.
+        # Held while a lease is acquired or released, one at a time: all leases have the
+        # same key, so the vendor could answer a new request with the lease that is being
+        # released.
         self._exchange = threading.Lock()
         self._held: Held | None = None
-        # tokens of leases to give back as soon as the vendor answers
+        # tokens of leases to release as soon as the vendor answers
         self._unwanted: list[str] = []
         self._closed = False
         self._requests = 0
@@ -88,7 +88,7 @@ class VendorLease:
         self._saved: dict[str, JSON] = {}
 
     def keep_in(self, file: Path) -> None:
-        """Keep leases in a file, and take those of the former service from it."""
+        """Keep leases in a file, and take those of the previous service from it."""
         self._file = file
         if self._held is not None or not file.exists():
             return
@@ -142,10 +142,10 @@ class VendorLease:
     def take(self) -> Held:
         """Use the lease for a request until :meth:`done`; acquire it if need be.
 
-        :raises NoLease: if none is free now
+        :raises NoLease: if no lease is free now
         :raises AuthenticationError: if the vendor refuses the user
-        :raises InputError: if it refuses the lease
-        :raises QpuError: if it does not answer
+        :raises InputError: if the vendor refuses the lease
+        :raises QpuError: if the vendor does not answer
         """
         if (held := self._present()) is not None:
             return held
@@ -187,7 +187,7 @@ class VendorLease:
     ) -> None:
         """Forget a lease that the vendor has ended.
 
-        :param given_back: soon, if that is not certain
+        :param given_back: whether to release it soon, as it is not certain that it has ended
         """
         with self._lock:
             if self._held is None or self._held.token != held.token:
@@ -199,7 +199,7 @@ class VendorLease:
         logger.warning(text, self.driver.name, error)
 
     def abandon(self) -> None:
-        """Have the lease given back soon, since something may still run under it."""
+        """Have the lease released soon, since a job may still run under it."""
         with self._lock:
             if self._held is not None:
                 self._unwanted.append(self._held.token)
@@ -211,10 +211,10 @@ class VendorLease:
             self._renewal = 0.0
 
     def is_lost(self, token: str) -> bool:
-        """Ask whether the vendor has ended a lease; forget it if so.
+        """Query whether the vendor has ended a lease; forget the lease if so.
 
         :raises AuthenticationError: if the vendor refuses the user
-        :raises QpuError: if it does not answer
+        :raises QpuError: if the vendor does not answer
         """
         with self._lock:
             held = self._held
@@ -229,23 +229,23 @@ class VendorLease:
         except LeaseLost as error:
             self.lost(held, error)
             return True
-        except InputError as error:  # it may still be held there
+        except InputError as error:  # the lease may still be held
             self.lost(held, error, given_back=True)
             return True
         return False
 
     def has_ended(self, held: Held) -> bool:
-        """As :meth:`is_lost`; not if the vendor does not answer."""
+        """Like :meth:`is_lost`, but false if the vendor does not answer."""
         with suppress(AuthenticationError, QpuError):
             return self.is_lost(held.token)
         return False
 
     def maintain(self, busy: bool) -> None:
-        """Renew the lease if it is time, or give it back if it has been idle for long.
+        """Renew the lease if that is due, or release it if it has been idle for long.
 
         :param busy: whether jobs at the vendor depend on it
         :raises AuthenticationError: if the vendor refuses the user
-        :raises QpuError: if it does not answer; it is then given back later
+        :raises QpuError: if the vendor does not answer; the lease is then released later
         """
         with self._exchange:
             with self._lock:
@@ -261,7 +261,7 @@ class VendorLease:
             self.is_lost(held.token)
 
     def close(self, busy: bool) -> None:
-        """Give the lease back, unless jobs at the vendor depend on it."""
+        """Release the lease, unless jobs at the vendor depend on it."""
         with self._exchange:
             self._closed = True
             held = self._held
@@ -302,10 +302,10 @@ class VendorLease:
 
 
 def _pause(seconds_left: float | None) -> float:
-    """Return the seconds until a lease is renewed, whatever its vendor tells."""
+    """Return the seconds until a lease is renewed, bounded regardless of the vendor."""
     if seconds_left is None:
         return math.inf
-    if not seconds_left >= RENEWAL_SECONDS:  # NaN is refused, too
+    if not seconds_left >= RENEWAL_SECONDS:  # also if it is NaN
         return RENEWAL_SECONDS
     return min(seconds_left, MAX_RENEWAL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Requests to a vendor under its lease, each of whose answers tells how the vendor is."""
+"""Requests to a vendor under its lease; each answer also updates the vendor's state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class LeasedRequests:
-    """See the module; safe in threads."""
+    """Sends requests to a vendor under its lease; thread-safe."""
 
     def __init__(self, lease: VendorLease, state: VendorState) -> None:
         self._lease, self._state = lease, state
@@ -25,8 +25,9 @@ class LeasedRequests:
     def ask(self, call: Callable[[Held], T]) -> T:
         """Make a request under the lease, or under another one if it has been lost.
 
-        :raises NotAccepted: if it was certainly not made, or the vendor asks for a pause
-        :raises InputError: if the vendor refuses it
+        :raises NotAccepted: if the request was certainly not made, or the vendor asks for a
+            pause
+        :raises InputError: if the vendor refuses the request
         :raises UnknownJob: if the vendor does not know the job
         :raises QpuError: if the vendor does not answer
         """
@@ -37,7 +38,7 @@ class LeasedRequests:
 
     @contextmanager
     def _leased(self) -> Iterator[Held]:
-        """Use the lease. If there is none, a request was not made."""
+        """Use the lease. If there is no lease, the request counts as not made."""
         try:
             with bounded_errors():
                 held = self._lease.take()

@@ -1,6 +1,6 @@
-"""The jobs of a QPU whose vendor's API has none: its sampler, in processes of their own.
+"""Jobs of a QPU whose vendor's API has no jobs: calls of its sampler in separate processes.
 
-Such a job ends with the service, and nothing can be learnt of it afterwards.
+Such a job ends with the service, and cannot be recovered afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Sampling:
 class Samplings:
     """Runs samplings, with the methods of a client's job side.
 
-    :param on_end: called with the id of a sampling that has ended
+    :param on_end: function that is called with the id of a sampling that has ended
     """
 
     def __init__(self, on_end: Callable[[str], None]) -> None:
@@ -69,7 +69,7 @@ class Samplings:
         return outcome
 
     def cancel(self, job_id: str) -> None:
-        """Kill the process; what it left at the vendor ends with its lease."""
+        """Kill the process; any job that it left at the vendor ends with its lease."""
         if (one := self._samplings.get(job_id)) is not None:
             one.stop.set()
 

@@ -58,24 +58,24 @@ class QpuSettings(Section):
         ``qrmi_config.json``
     :param name: name of the QPU; two services of one user on one machine need different
         names for the same QPU
-    :param config: keys of that kind of QPU, or ``qrmiConfig``, a site's file; credentials
-        are in files only
+    :param config: keys of that kind of QPU, or ``qrmiConfig``, the path of a site's file;
+        credentials are in files only
     :param cost_per_second: price of QPU time, in the site's own unit; by default the
-        vendor's, if it tells one
-    :param idle_seconds: time without jobs after which the vendor's lease is given back
-    :param refresh_seconds: pause between two questions for the QPU's status
-    :param describe_seconds: pause between two questions for its size, limits and
+        vendor's price, if it reports one
+    :param idle_seconds: time without jobs after which the vendor's lease is released
+    :param refresh_seconds: pause between two queries for the QPU's status
+    :param describe_seconds: pause between two queries for its size, limits and
         calibration
-    :param poll_seconds: longest pause between two questions for the state of a job; shorter
-        when it should end
-    :param expected_seconds: QPU time of a job, until the vendor or past jobs tell it
-    :param late_seconds: time that a submission may still arrive in if it was not answered; it
-        is not repeated before
-    :param longest_seconds: time that a job, or a slice of one, may run for, after which it is
-        cancelled and has failed; ``None``: for ever
-    :param give_up_seconds: time after which a job is given up that is to end, or about
-        which alone the vendor answers no requests; it may run on at the vendor
-    :param ahead: jobs that wait in the vendor's queue while one runs
+    :param poll_seconds: longest pause between two queries for the state of a job; shorter
+        near the job's expected end
+    :param expected_seconds: expected QPU time of a job, until the vendor or past jobs show it
+    :param late_seconds: time within which an unanswered submission may still arrive; it is
+        not repeated earlier
+    :param longest_seconds: time after which a running job or slice is cancelled and fails;
+        ``None`` sets no limit
+    :param give_up_seconds: time after which a job is given up that should end but does not,
+        or about which requests fail while others succeed; it may continue at the vendor
+    :param ahead: number of jobs that wait in the vendor's queue while one runs
     """
 
     type: Literal["qpu"] = "qpu"
@@ -101,11 +101,11 @@ class QpuSettings(Section):
 
     @property
     def stale_seconds(self) -> float:
-        """Age of a status that says no more whether the QPU is online."""
+        """Age from which a status no longer shows whether the QPU is online."""
         return STALE_SECONDS + 2 * self.refresh_seconds
 
     def client(self) -> Qpu:
-        """Make the driver's side of the QPU, with its credentials as they are now.
+        """Make the driver's side of the QPU, with its present credentials.
 
         :raises InputError: if a key of ``config`` is wrong, or the kind cannot be used
         """

@@ -1,4 +1,4 @@
-"""The size of a circuit, a sequence or a photonic experiment, as far as a look at it tells."""
+"""The sizes of circuits, sequences and photonic experiments, read without their parsers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NAMES = re.compile(
 
 
 def checked(kind: Kind, content: JSON, description: Description) -> Size:
-    """Return the size of a payload, other than a problem, that fits on a device.
+    """Return the size of a payload, other than a problem, if it fits on a device.
 
-    :raises FieldError: if it does not; the error names its kind
+    :raises FieldError: if it does not fit; the error names its kind
     """
     most = description.qubits
     if kind == "photonic":
@@ -42,7 +42,7 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
         texts, what = [*listed], "qubits"
         native = bool(description.native_gates)
         if native and description.topology is not None:
-            # a register is of all qubits, those out of service too
+            # a register may have all qubits, including those out of service
             most = description.topology.labels
     largest = 0
     for text in texts:
@@ -56,16 +56,16 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
 
 
 def qubits(text: str) -> int:
-    """Count the qubits that a circuit declares, as far as a look at its lines tells."""
+    """Count the qubits that a circuit declares, by a pattern for its declarations."""
     if "/*" in text:  # what is in a comment is not declared
         return 0
     return sum(int(new or old) for new, old in _REGISTER.findall(text))
 
 
 def operands(text: str) -> int:
-    """Count the qubits that statements of a circuit name, likewise.
+    """Count the qubits that the statements of a circuit name, likewise by a pattern.
 
-    With other than single ones, such as a whole register, all that it has count.
+    If a statement names a whole register, all declared qubits count.
     """
     names = {new or old for new, old in _NAMES.findall(text)}
     words = re.findall(r"\b(\w+)\b(?:\[[ \t]*(\d+)[ \t]*\])?", _NAMES.sub("", text))

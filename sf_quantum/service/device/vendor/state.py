@@ -1,4 +1,4 @@
-"""How a vendor's QPU is, as far as the vendor answers, and when it is asked again."""
+"""The state of a vendor's QPU, as far as the vendor answers, and the next query's time."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.service.device.vendor import answer_checks
 from sf_quantum.service.device.vendor.settings import QpuSettings
 
-# requests without an answer in a row after which a QPU is offline: one may be chance
+# Consecutive unanswered requests after which a QPU is offline: one may be chance.
 FAILURES = 2
-# no chance, but a vendor that hangs
+# A request that fails only after this time is no chance: the vendor hangs.
 SILENCE_SECONDS = 3.0
-# the longest Retry-After that is believed
+# Longest Retry-After that is applied.
 RETRY_AFTER_SECONDS = 3600.0
 logger = logging.getLogger(__name__)
 
 
 class Trouble:
-    """When to ask again that has failed; safe in threads."""
+    """The retry schedule of requests that have failed; thread-safe."""
 
     def __init__(self, pauses: Backoff) -> None:
         self._backoff = pauses
         self._pauses: Iterator[float] = pauses.pauses()
         self._until = 0.0
-        # the end of the pause that was asked for
+        # the end of the pause that the vendor has asked for
         self._asked = 0.0
         self._lock = threading.Lock()
         self.why = ""
@@ -52,7 +52,7 @@ class Trouble:
 
     def noted(self, error: QuantumError) -> None:
         with self._lock:
-            # the failures of requests that were under way together count once
+            # failures of concurrent requests count once
             pause, now = self.left or next(self._pauses), time.monotonic()
             if isinstance(error, NotAccepted) and error.retry_seconds is not None:
                 pause = min(error.retry_seconds, RETRY_AFTER_SECONDS)
@@ -61,7 +61,7 @@ class Trouble:
             self._until = max(self._asked, now + pause)
 
     def over(self) -> None:
-        """Ask again at once, unless a pause was asked for, whatever else succeeds."""
+        """End the pause, unless the vendor has asked for it."""
         with self._lock:
             self._pauses = self._backoff.pauses()
             self._until = self._asked
@@ -70,9 +70,9 @@ class Trouble:
 
 
 class VendorState:
-    """What is known of a vendor's QPU.
+    """The known state of a vendor's QPU.
 
-    :param description: until the vendor has described it
+    :param description: description of the QPU until the vendor provides one
     """
 
     def __init__(self, settings: QpuSettings, description: Description) -> None:
@@ -81,29 +81,29 @@ class VendorState:
         self.status: QpuStatus | None = None
         self.reservations: dict[str, ReservedTime | None] = {}
         self._reservations_read = -math.inf
-        #: answers about reservations that do not come, or are malformed
+        #: queries for reservations that fail, or whose answers are malformed
         self.reservations_trouble = Trouble(backoff.STATUS)
         self._described = -math.inf
         self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
-        #: answers that do not come, or tell of trouble
+        #: requests of any kind that fail, or whose answers ask for a pause
         self.vendor = Trouble(backoff.STATUS)
-        #: requests for its status that fail
+        #: queries for its status that fail
         self._status_requests = Trouble(backoff.STATUS)
         #: refusals of the service's user
         self.access = Trouble(backoff.ACCESS)
-        # The times at which its status was known, and at which it answered any request.
+        # Times at which its status was last read, and at which it last answered any request.
         self._known = self._heard = -math.inf
-        # The number of requests for its status that have failed in a row, and since when.
+        # Consecutive failed queries for its status, and a message with the time of the first.
         self._failures = 0
         self._silence = ""
 
     @property
     def pause(self) -> float:
-        """Seconds for which its status is not asked for.
+        """Seconds until the next query for its status.
 
-        Failing requests about jobs are no reason: of many jobs, one would always be the
-        next to fail, and the status would become old.
+        Failed requests about jobs do not delay the query: among many jobs, one would always
+        be the next to fail, and the status would become outdated.
         """
         return max(self.vendor.asked_for, self._status_requests.left, self.access.left)
 
@@ -123,7 +123,7 @@ class VendorState:
         if age > self._settings.stale_seconds:
             why = self.vendor.why or "it has not answered since"
             return f"its status is {age:.0f} s old: {why}"
-        if unknown:  # no QPU is online that is not described
+        if unknown:  # a QPU without a description is not online
             return self._descriptions.why or "its vendor has not described it yet"
         return None
 
@@ -133,7 +133,7 @@ class VendorState:
         return self.status
 
     def describe(self, client: Qpu, status: QpuStatus) -> None:
-        """Have the QPU described again, if it has been calibrated or some time has passed."""
+        """Read the QPU's description again, if it was recalibrated or some time has passed."""
         age = time.monotonic() - self._described
         renewed = status.calibration != self._calibration
         due = renewed or age >= self._settings.describe_seconds
@@ -143,7 +143,7 @@ class VendorState:
             self.description = answer_checks.description(client.describe())
         except NotAccepted as error:
             self._descriptions.noted(error)
-            if error.retry_seconds is not None:  # it asks for a pause of all requests
+            if error.retry_seconds is not None:  # the pause is for all requests
                 raise
             return
         self._descriptions.over()
@@ -151,10 +151,10 @@ class VendorState:
         self._calibration = status.calibration
 
     def read_reservations(self, client: Qpu) -> None:
-        """Ask when the QPU is reserved, if a time is over or some time has passed.
+        """Read the QPU's reserved times again, if one has ended or some time has passed.
 
-        They stay as they were if the vendor does not answer, and there are none if it has
-        never answered, or refuses the question.
+        The reservations stay unchanged if the vendor does not answer. There are none if it
+        has never answered, or refuses the query.
         """
         age, now = time.monotonic() - self._reservations_read, time.time()
         over = any(one and one.ends <= now for one in self.reservations.values())
@@ -166,7 +166,7 @@ class VendorState:
         names = (client.kinds and client.reservations) or ()
         try:
             with answer_checks.bounded_errors():
-                # Another thread may iterate over the former ones.
+                # Another thread may iterate over the previous mapping.
                 self.reservations = {
                     name: answer_checks.reserved_time(client.reserved_time(name))
                     for name in names
@@ -188,7 +188,7 @@ class VendorState:
         self._reservations_read = time.monotonic()
 
     def heard_since(self, moment: float) -> bool:
-        """Whether the vendor has answered any request since then."""
+        """Whether the vendor has answered any request since a time of the monotonic clock."""
         return self._heard >= moment
 
     def answered(self) -> None:
@@ -197,7 +197,7 @@ class VendorState:
         self.vendor.over()
 
     def refreshed(self) -> None:
-        """Take note that the status is known, and the description."""
+        """Take note that the status and the description were read."""
         if self._silence:
             logger.warning("QPU %s answers again", self._name)
         self._failures, self._silence = 0, ""
@@ -206,14 +206,14 @@ class VendorState:
         self.answered()
 
     def postponed(self, error: QpuError) -> None:
-        """Take note that the vendor is to be asked for its status later."""
+        """Take note that the next query for the status has to wait."""
         self.vendor.noted(error)
         self._status_requests.noted(error)
 
     def unanswered(self, error: QpuError, seconds: float) -> None:
-        """Take note that the vendor was asked for its status in vain.
+        """Take note that a query for the status was not answered.
 
-        :param seconds: how long it took
+        :param seconds: time that the query took
         """
         self.postponed(error)
         self._failures += 1 if seconds < SILENCE_SECONDS else FAILURES

@@ -1,4 +1,4 @@
-"""The jobs of a service at its vendor: submitted, found again, followed, read, cancelled."""
+"""The jobs at a vendor: their submission, recovery, polling, results and cancellation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class VendorJobs(DeviceJobs):
     """The jobs at a vendor, under its lease, or samplings if its API has no jobs.
 
-    :ivar table: the jobs that are not over
+    :ivar table: the jobs that have not ended
     :ivar samplings: ``None`` if the vendor's API has jobs
     """
 
@@ -63,7 +63,7 @@ class VendorJobs(DeviceJobs):
         self._answers.keep_in(folder, identity)
 
     def close(self) -> None:
-        """Kill samplings, and give the lease back, unless jobs go on at the vendor."""
+        """Kill samplings, and release the lease, unless jobs continue at the vendor."""
         self.table.wake_all()
         if self.samplings is not None:
             self.samplings.close()
@@ -92,14 +92,14 @@ class VendorJobs(DeviceJobs):
         return self._settings.late_seconds
 
     def answered_since(self, moment: float) -> bool:
-        """See :meth:`DeviceJobs.answered_since`, but for the pause between two requests."""
+        """See :meth:`DeviceJobs.answered_since`; adds the pause between two requests."""
         return self._state.heard_since(moment - self._settings.refresh_seconds)
 
     def abandon(self, job_id: str) -> None:
         self.table.forget(job_id)
 
     def submit(self, task: Task) -> str:
-        """See :meth:`DeviceJobs.submit`; refused credentials are no fault of a job."""
+        """See :meth:`DeviceJobs.submit`; refused credentials do not fail a job."""
         for trouble in (self._state.access, self._state.vendor):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
@@ -117,7 +117,7 @@ class VendorJobs(DeviceJobs):
 
         job_id = self._answers.job_id(self._requests.ask(submitted), task.tag)
         self.table.add(job_id, job)
-        process_pool.start()  # the result is checked in one of them
+        process_pool.start()  # one of them will check the result
         return job_id
 
     def find(self, tag: str) -> str | None:
@@ -132,7 +132,7 @@ class VendorJobs(DeviceJobs):
         if not self._kind.finds:
             return ()
         job_ids = self._look_up(lambda jobs: jobs.others(tag, job_id))
-        # what belongs to another submission must not be cancelled
+        # jobs of another submission must not be cancelled
         return [one for one in job_ids if not self._answers.jobs.is_other(one, tag)]
 
     def _look_up(self, call: Callable[[Qpu], T]) -> T:
@@ -149,11 +149,11 @@ class VendorJobs(DeviceJobs):
         wait = job.due - time.monotonic()
         if vendor is not None:
             wait = max(wait, min(pause, vendor.left))
-        job.seen += max(0.0, wait)  # it is asked about after that
+        job.seen += max(0.0, wait)  # the next query is after the wait
         woken = wait > 0 and job.woken.wait(wait)
         job.woken.clear()
         if vendor is not None and vendor.left and not woken:
-            raise NotAccepted(vendor.why)  # it was not asked
+            raise NotAccepted(vendor.why)  # the vendor was not queried
         job.due = time.monotonic() + pause
         polled = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
         progress = answer_checks.progress(polled)
@@ -174,12 +174,12 @@ class VendorJobs(DeviceJobs):
         except WrongAnswer as error:
             self._answers.unread(error, job_id, task)
             raise
-        # read now: the check of a large result takes a while
+        # the times are read now: the check of a large result takes a while
         ran, at_vendor = job.ran, self._answers.jobs.seconds_since(task.tag)
         passed = Passed(at_vendor, ran if job.ours else at_vendor or 0.0)
         outcome = self._answers.outcome(outcome, job_id, task, passed)
         if self.samplings is not None and outcome.result is None:
-            # its client was killed or has failed, and may have left a job there
+            # its client was killed or has failed, and may have left a job at the vendor
             self._lease.abandon()
         stopped = outcome.result is None and outcome.failure is None
         if stopped and not job.cancelled:
@@ -197,15 +197,15 @@ class VendorJobs(DeviceJobs):
         if self._lease_lost(job):
             return replace(outcome, lost=f"its lease has ended at the vendor{note}")
         failure = f"the vendor cancelled it{note}"
-        if self._kind.sessions:  # the next submission will tell
+        if self._kind.sessions:  # the next submission will show it
             return replace(outcome, lost=f"{failure}, perhaps with its lease")
         return replace(outcome, failure=failure)
 
     def _lease_lost(self, job: VendorJob) -> bool:
-        """Whether the vendor has ended the lease of a job, as far as its kind tells.
+        """Whether the vendor has ended the lease of a job, if its API shows that.
 
         :raises AuthenticationError: if the vendor refuses the user
-        :raises QpuError: if it does not answer
+        :raises QpuError: if the vendor does not answer
         """
         if self.samplings is not None:
             return False
@@ -234,7 +234,7 @@ class VendorJobs(DeviceJobs):
         return VendorJob(cost_seconds, cost_seconds * self._costs.pace)
 
     def _about(self, job_id: str, call: Callable[[Qpu | Samplings], T]) -> T:
-        """Make a request about a job, to which a refusal is no answer."""
+        """Make a request about a job; a refusal is raised as a ``QpuError``."""
         try:
             if self.samplings is not None:
                 return call(self.samplings)
@@ -247,9 +247,9 @@ class VendorJobs(DeviceJobs):
             raise QpuError(str(error)) from error
 
     def _priced(self, jobs: T) -> T:
-        """Have the vendor's price, by which a job that is over is booked.
+        """Read the vendor's price if it is unknown: an ended job is booked with it.
 
-        A job of an earlier service may be over before the first status is known.
+        A job of an earlier service may have ended before the first status is known.
         """
         if self._state.status is None and self._settings.cost_per_second is None:
             self._state.read_status(self._lease.driver)

@@ -1,6 +1,6 @@
-"""Pulse sequences for neutral atoms: read, checked and simulated.
+"""Pulse sequences for neutral atoms: their parsing, check and simulation.
 
-``device`` refuses what the emulated device cannot do, such as a register that is too large.
-``runner`` is in the service; ``parsing``, which makes a Pulser sequence of a text, and
-``simulation`` are in a separate process.
+``device`` rejects sequences that the emulated device cannot run, such as large registers.
+``runner`` runs in the service; ``parsing``, which converts a text to a Pulser sequence, and
+``simulation`` run in a separate process.
 """

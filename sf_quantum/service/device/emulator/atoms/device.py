@@ -1,4 +1,4 @@
-"""The device of the emulated neutral atoms, and what it takes."""
+"""The device of the emulated neutral atoms, and the sequences that it accepts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from pulser.devices._device_datacls import BaseDevice
 
 # A state of n atoms has 2^n amplitudes: 12 atoms take 0.4 s, 14 take 1.8 s (2 us of
-# constant pulse, one core). Those of more are contracted, in steps of nanoseconds.
+# constant pulse, one core). Sequences of more atoms use matrix-product states.
 EXACT = ATOMS["qutip"]
-# QuTiP takes this many points of a sequence at least.
+# Shortest sequence, in nanoseconds: QuTiP needs at least this many points.
 SHORTEST = 4
-# Pulser samples each nanosecond; more would fill the memory.
+# Longest sequence: Pulser samples each nanosecond, and more would fill the memory.
 LONGEST = 1_000_000
 EXTRA = "the extra emu-mps (pip install 'sf-quantum[emu-mps]')"
 
@@ -28,16 +28,17 @@ def specs(_: str, qubits: int) -> dict[str, JSON]:
     """Return Pulser's abstract representation of a device."""
     from pulser import AnalogDevice
 
-    # The name is unchanged, since clients compare it with that of a sequence's device.
+    # The name is unchanged, since clients compare it with the name of a
+    # sequence's device.
     device = replace(AnalogDevice, max_atom_num=min(qubits, most()))
     return {"specs": device.to_abstract_repr()}
 
 
 def check(sequence: Sequence[BaseDevice], qubits: int) -> None:
-    """Refuse a sequence that the device cannot take, or that cannot be simulated.
+    """Refuse a sequence that the device cannot run, or that cannot be simulated.
 
-    :param qubits: of the device
-    :raises InputError: with the reason
+    :param qubits: number of qubits of the device
+    :raises InputError: if the sequence is refused; the message says why
     """
     if sequence.is_parametrized() or sequence.is_register_mappable():
         raise InputError("the sequence has variables: build() it with their values")
@@ -63,5 +64,5 @@ def check(sequence: Sequence[BaseDevice], qubits: int) -> None:
 
 
 def most() -> int:
-    """Return the most atoms that can be simulated."""
+    """Return the maximum number of atoms that can be simulated."""
     return ATOMS["emu-mps"] if tensor_networks() else EXACT

@@ -45,7 +45,7 @@ def parse(text: str) -> Sequence[BaseDevice]:
 
 
 def _check_numbers(text: str) -> None:
-    """Refuse JSON whose numbers are not finite, which Python reads and Pulser believes."""
+    """Refuse JSON with numbers that are not finite, which Python and Pulser would accept."""
     try:
         check_nesting(text)
         json.loads(
@@ -60,8 +60,8 @@ def _check_numbers(text: str) -> None:
         raise InputError(f"not JSON: {shortened(str(error))}") from error
 
 
-# What Pulser computes of whole numbers exactly, however many digits they then have. Results of
-# its other functions are floats.
+# Operations that Pulser computes exactly for integers, with any number of digits. Its other
+# functions return floats.
 _EXACT: Mapping[str, Callable[..., JSON]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -76,9 +76,9 @@ _EXACT: Mapping[str, Callable[..., JSON]] = {
 
 
 def _evaluated(content: dict[str, JSON]) -> JSON:
-    """Refuse an expression of too large a value; return that of one without variables.
+    """Refuse an expression whose value is too large; return the value if it has no variables.
 
-    Its inner expressions have been evaluated before, as floats, which does not take long.
+    Its inner expressions have been evaluated before, as floats, which is fast.
     """
     name = content.get("expression")
     if not isinstance(name, str):

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pulser.sampler import SequenceSamples
     from pulser_simulation import QutipBackendV2
 
-# With both transitions driven, atoms have three levels: 3^9 amplitudes are about 2^14.
+# Maximum atoms with both transitions driven: these have three levels, and 3^9 is about 2^14.
 EXACT_OF_THREE = 9
 STEP = 10
-# Steps of the integrator between two readings. QuTiP's own limit fails sequences with
-# strong interactions; the limit on CPU time bounds these.
+# Maximum steps of the integrator between two readings. With QuTiP's own limit, sequences with
+# strong interactions would fail; the limit on CPU time bounds them.
 STEPS = 10**9
 BYTE_ORDER_MARK = "\ufeff"
 # the state that is read as 1, by the basis of the measurement
@@ -38,12 +38,14 @@ ONE: Mapping[str, Eigenstate] = {"ground-rydberg": "r", "digital": "h", "XY": "d
 
 
 def check(payload: str, qubits: int) -> dict[str, JSON]:
-    """Reject a sequence that a device of some qubits cannot run, JSON text.
+    """Reject a sequence that a device cannot run.
 
-    Whatever passes can be simulated: all is done here but the evolution itself.
+    A sequence that passes can be simulated: all but the evolution itself is done here.
 
+    :param payload: the sequence, as a JSON string
+    :param qubits: number of qubits of the device
     :returns: ``atoms``, their number; ``levels`` of each; ``nanoseconds``, the duration;
-        and ``radians``, by which the sequence turns a state at most
+        and ``radians``, the largest angle by which the sequence turns a state
     :raises InputError: if a device cannot run it; the message says why
     """
     program = _program(json.loads(payload), qubits)
@@ -80,7 +82,7 @@ class _Program:
     """A sequence that has been checked.
 
     :param bases: bases of the transitions that its pulses drive
-    :param measured: the basis in which its atoms are read, in a set; no pulse may drive it
+    :param measured: set of the basis in which its atoms are read; perhaps no pulse drives it
     """
 
     sequence: Sequence[BaseDevice]
@@ -94,7 +96,7 @@ class _Program:
 
     @property
     def nanoseconds(self) -> int:
-        # Pulser's may be NumPy's, as after a change of a channel's target
+        # Pulser may return NumPy's integer, such as after a change of a channel's target
         return int(self.sequence.get_duration())
 
     @property
@@ -123,9 +125,9 @@ class _Program:
     def radians(self) -> int:
         """Return a bound on the norm of the Hamiltonian, integrated over time.
 
-        The integrator's steps shrink with it.
+        The larger the bound, the shorter the steps of the integrator.
 
-        :raises InputError: if there is none
+        :raises InputError: if a number of the sequence is not finite
         """
         import numpy
 

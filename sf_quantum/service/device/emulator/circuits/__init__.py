@@ -1,9 +1,9 @@
-"""Circuits in OpenQASM: read, checked and simulated.
+"""Circuits in OpenQASM: their parsing, check and simulation.
 
-In the service, ``circuit`` has what is known of a circuit without its parser. In a process,
-``openqasm`` reads a text and checks it against the device: ``programs`` goes between OpenQASM
-3's parser and Qiskit, with ``syntax`` (its tree), ``scopes`` (its names), ``expressions``
-(its numbers), ``unrolling`` (its loops) and ``supported`` (what it may have); ``lines`` finds
-lines of OpenQASM 2. ``aer`` simulates, with ``noise``; ``batches`` and ``templates`` read
-circuits alike but for angles once.
+In the service, ``circuit`` checks circuits without a parser. In a separate process,
+``openqasm`` reads a text and checks it against the device. ``programs`` prepares OpenQASM 3
+programs for Qiskit's converter, with ``syntax`` (their tree), ``scopes`` (their names),
+``expressions`` (their numbers), ``unrolling`` (their loops) and ``supported`` (the statements
+that they may have); ``lines`` finds lines of OpenQASM 2. ``aer`` simulates, with ``noise``.
+``batches`` and ``templates`` read circuits that differ only in angles once.
 """

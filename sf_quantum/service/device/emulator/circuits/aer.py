@@ -33,13 +33,13 @@ AMPLITUDE_BYTES = 16
 # Circuits with errors and more qubits than this are simulated shot by shot.
 MOST_DENSITY_QUBITS = 10
 EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
-# how often an amplitude is changed: by a gate and its error, by a measurement or a reset
-# between gates or in a shot of its own, and by the sampling of all shots
+# Number of changes of each amplitude: by a gate with its error, by a measurement or reset if
+# each shot is simulated, and by the sampling of all shots if one run suffices.
 ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
-# amplitudes that could be changed while a shot is begun (0.1 ms), while a gate on
-# matrix-product states is prepared (10 us), and per cube of their bond dimension
+# Further work, in amplitudes: of a shot (0.1 ms), of a gate on matrix-product states (10 us),
+# and of such a gate per cube of the bond dimension.
 SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
-# gates and measurements of the circuits that Aer gets at once
+# Gates and measurements after which a call of Aer gets no further circuit.
 MOST_STEPS = 100_000
 
 
@@ -96,8 +96,8 @@ def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
 def _bond_work(circuit: QuantumCircuit, bond_dimension: int) -> int:
     """Estimate the work on matrix-product states, in amplitudes that are changed.
 
-    Every other gate of two qubits that a qubit has had doubles the bonds, at most; gates
-    that entangle less take less.
+    At most, every second two-qubit gate on a qubit doubles the bonds; gates that entangle
+    less take less.
     """
     had: Counter[Qubit] = Counter()
     work, most = 0, (bond_dimension - 1).bit_length()
@@ -120,7 +120,7 @@ def simulate(
 ) -> dict[str, JSON]:
     """Return the counts of the bit strings, the last bit of the last register first.
 
-    :param architecture: against which the job was checked; ``None`` for any
+    :param architecture: architecture against which the job was checked; ``None`` for any
     :raises InputError: if a circuit cannot be simulated
     """
     native = architecture and ARCHITECTURE.validate_python(architecture)
@@ -151,7 +151,7 @@ def _simulator(
 
     model = None
     if noise is not None:
-        # so exact that the model need not be made for every job anew
+        # The age is rounded, so that the model need not be made anew for every job.
         present = replace(noise.calibration, age=round(noise.calibration.age, 2))
         errors = frozenset(noise.errors.aged(present.age, present.excess).items())
         model = noise_model(names, errors, method == DENSITY)
@@ -175,7 +175,7 @@ def _counters(
     for part in _parts(numbered):
         counts = _counts(simulator, [circuit for _, circuit in part], shots, seed)
         yield from zip((number for number, _ in part), counts, strict=True)
-        # Aer derives the seed of each circuit of a part from the part's.
+        # Aer derives the seed of each circuit of a part from the seed of the part.
         seed = (seed + len(part)) % SEEDS
 
 
@@ -216,7 +216,7 @@ def _counts(
 
 
 def _method(circuit: QuantumCircuit, noisy: bool) -> str:
-    """Choose the method, also by the memory that this process may have."""
+    """Choose the method, considering the memory limit of this process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     used = _used(circuit)
     if noisy and used <= MOST_DENSITY_QUBITS and _sampled(circuit):
@@ -231,7 +231,7 @@ def _used(circuit: QuantumCircuit) -> int:
 
 
 def _sampled(circuit: QuantumCircuit) -> bool:
-    """Tell whether one run of a circuit suffices for all shots: it measures at its end."""
+    """Return whether one run of a circuit suffices for all shots: it measures at its end."""
     measured = set()
     for one in circuit.data:
         name = one.operation.name

@@ -1,7 +1,7 @@
 """The circuits of a job: texts that differ in angles alone, and values of parameters.
 
-What such circuits have in common is read and checked once: to read a text takes 3 ms, to
-give a small circuit its angles and to simulate it less than one.
+The common part of such circuits is read and checked once: reading a text takes 3 ms, while
+giving a small circuit its angles and simulating it takes less than 1 ms.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _of_texts(
             circuit = flat(template, architecture, holes)
             yield _with_values(circuit, [angles for _, angles in members], numbers)
         except InputError:
-            # what is wrong is said of the texts as they are
+            # errors are reported for the texts, not for their template
             for number in numbers:
                 where = f"{what}[{number}]: " if what else ""
                 yield _alone(given[number], architecture, number, where)
@@ -153,7 +153,7 @@ def _with_sets(program: QuantumCircuit, sets: Sequence[Mapping[str, JSON]]) -> G
 
 
 def _unfit(values: Mapping[str, JSON], names: Set[str]) -> str:
-    """Tell what is wrong with a set of values, if anything."""
+    """Return what is wrong with a set of values; empty if nothing is."""
     if missing := names - values.keys():
         return f"parameter {min(missing)} has no value"
     if unknown := values.keys() - names:
@@ -194,7 +194,7 @@ def _check_all(circuit: QuantumCircuit) -> None:
 
 
 def _free(circuit: QuantumCircuit) -> Iterator[ParameterExpression | QuantumCircuit]:
-    """Yield the angles that have parameters, and blocks that have some."""
+    """Yield the angles and the blocks that have parameters."""
     everything = (
         circuit.global_phase,
         *(one for each in circuit.data for one in each.params),

@@ -1,4 +1,4 @@
-"""Circuits in OpenQASM: what the service knows of them, beside the processes that read them.
+"""Circuits in OpenQASM: their checks in the service, before a process reads them.
 
 Neither Qiskit nor Aer is imported here; see :mod:`.openqasm` and :mod:`.aer`.
 """
@@ -28,9 +28,9 @@ MAX_CHARACTERS = 4 * 2**20
 MAX_STATEMENTS = 100_000
 #: Largest numbers of classical bits and of qubits in a circuit.
 MAX_BITS = MAX_QUBITS = 10_000
-#: gates, measurements and resets of a circuit, with each use of its own gates
+#: Largest number of gates, measurements and resets of a circuit, with its own gates expanded.
 MAX_STEPS = 100_000
-# CPU time of a check; a usual text takes a fourth of it
+# Limits of the CPU time of a check; a usual text takes a fourth of that time.
 LEAST_SECONDS, CHARACTERS_PER_SECOND, CHECK_SECONDS = 10, 20_000, 60
 PACKAGES = {
     "qiskit": "qiskit",
@@ -41,9 +41,9 @@ PACKAGES = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a circuit may have to run on a device.
+    """The qubits and gates that a circuit may use on a device.
 
-    :param qubits: their number, those out of service included if any gates are native
+    :param qubits: number of qubits, including those out of service if there are native gates
     :param couplers: pairs of qubits for native gates, lower number first
     :param gates: names of the native gates; empty if any gate may be on any qubits
     """
@@ -55,7 +55,7 @@ class Architecture:
 
     @classmethod
     def of(cls, description: Description) -> Self:
-        """Return that of a device."""
+        """Return the architecture of a device."""
         if not description.native_gates or (graph := description.topology) is None:
             return cls(description.qubits)
         broken = sorted(description.out_of_service)
@@ -86,7 +86,7 @@ class CircuitSimulator(SeparateRunner):
         if (long := sum(map(len, given))) > MAX_CHARACTERS:
             detail = f"{long:,} characters; at most {MAX_CHARACTERS:,} per job"
             raise FieldError("circuit", detail)
-        # a look at the text, before a parser that needs time for each statement
+        # counted before parsing, as the parser needs time for each statement
         if sum(text.count(";") for text in given) > MAX_STATEMENTS:
             detail = f"more than {MAX_STATEMENTS:,} statements per job"
             raise FieldError("circuit", detail)
@@ -124,7 +124,7 @@ class CircuitSimulator(SeparateRunner):
 
 
 def lack() -> str | None:
-    """Tell what is not installed, if anything; imports nothing."""
+    """Return what is not installed, or ``None``; imports nothing."""
     missing = [
         PACKAGES[name] for name in PACKAGES if importlib.util.find_spec(name) is None
     ]

@@ -1,6 +1,6 @@
-"""Expressions of numbers in OpenQASM 3, computed as its specification has them.
+"""Numeric expressions in OpenQASM 3, computed according to its specification.
 
-Qiskit's converter knows sums, products and quotients only. What else consists of literals
+Qiskit's converter supports only sums, products and quotients. Any other expression of literals
 and built-in constants is replaced by its value.
 """
 
@@ -24,9 +24,9 @@ CONSTANTS: Mapping[str, float] = {
     **dict.fromkeys(("tau", "τ"), math.tau),
     **dict.fromkeys(("euler", "ℇ"), math.e),
 }
-#: what the converter computes itself, also with parameters
+#: operators that the converter computes itself, even with parameters
 ARITHMETIC = frozenset("+-*/")
-#: the attribute of a literal that has the place of a name: the whole numbers of its type
+#: attribute of a literal that has replaced a name: the whole numbers of the name's type
 ROOM = "room"
 # An integer has 64 bits.
 _MOST = 2**63
@@ -47,7 +47,7 @@ _SUMS: Mapping[str, Callable[[int, int], int]] = {
     "-": operator.sub,
     "*": operator.mul,
 }
-# The specification leaves open what these are of negative numbers.
+# Operators whose results for negative numbers the specification leaves open.
 _OF_NATURAL: Mapping[str, Callable[[int, int], int]] = {
     "%": operator.mod,
     "&": operator.and_,
@@ -80,7 +80,7 @@ FUNCTIONS = frozenset((*_FUNCTIONS, "mod"))
 
 
 def value(node: QASMNode | None) -> Number | None:
-    """Return the value of an expression; ``None`` if that is not known before it runs.
+    """Return the value of an expression; ``None`` if it is unknown before the program runs.
 
     :raises InputError: if it has no value, as a root of -1; the message names the line
     """
@@ -122,7 +122,7 @@ def _called(name: str, given: Sequence[Number | None]) -> Number | None:
 
 
 def integer(node: QASMNode | None) -> int | None:
-    """Return the value of an expression of whole numbers; ``None`` if it is another."""
+    """Return the value of an expression if it is a whole number, or ``None``."""
     whole = value(node)
     if isinstance(whole, bool) or not isinstance(whole, int):
         return None
@@ -139,7 +139,7 @@ def _computed(node: QASMNode, compute: Callable[[], Number | None]) -> Number | 
 
 
 def _check_room(node: QASMNode, number: Number | None) -> None:
-    """Refuse a whole number that its type has no room for, and would change in silence."""
+    """Refuse a whole number that does not fit its type, which would silently change it."""
     room = _room(node)
     if room is not None and type(number) is int and number not in room:
         bits = (room.stop - room.start - 1).bit_length()
@@ -148,7 +148,7 @@ def _check_room(node: QASMNode, number: Number | None) -> None:
 
 
 def _room(node: QASMNode) -> range | None:
-    """Return the whole numbers of an expression's type; ``None`` if no name has given one."""
+    """Return the whole numbers of an expression's type; ``None`` if no name has a type."""
     from openqasm3 import ast
 
     match node:
@@ -207,7 +207,7 @@ def _of_integers(name: str, left: int, right: int) -> int | None:
 
 
 def fold(node: QASMNode) -> None:
-    """Replace what the converter does not know within a node by its value, if that is known."""
+    """Replace expressions in a node that the converter does not know by their known values."""
     for name, one in vars(node).items():
         setattr(node, name, _folded(one))
 
@@ -247,7 +247,7 @@ def literal(number: Number, node: QASMNode) -> Expression:
 def check_division(node: BinaryExpression, integers: set[str]) -> None:
     """Refuse a division of integers with a remainder, which OpenQASM 3 drops.
 
-    :param integers: the names of those whose values are not known yet
+    :param integers: names of integers whose values are not known yet
     :raises InputError: if it has a remainder; the message names the line
     """
     if node.op.name != "/" or not all(

@@ -17,7 +17,7 @@ def lines_of(text: str, instructions: int) -> Sequence[int]:
     """Return the line of each instruction of a text without comments.
 
     :param instructions: number of instructions that the circuit has
-    :returns: the lines; empty if their number is another
+    :returns: the lines; empty if their number differs from ``instructions``
     """
     sizes = {name: int(size) for name, size in _REGISTER.findall(text)}
     bare = _DEFINITION.sub(lambda one: "\n" * one[0].count("\n"), text)
@@ -26,7 +26,7 @@ def lines_of(text: str, instructions: int) -> Sequence[int]:
 
 
 def _widths(text: str, sizes: dict[str, int]) -> Iterator[tuple[int, int]]:
-    """Yield the line of each statement, and how many instructions it is."""
+    """Yield the line of each statement, and its number of instructions."""
     line = 1
     for part in text.split(";")[:-1]:
         statement = part.lstrip()

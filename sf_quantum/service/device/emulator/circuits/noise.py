@@ -29,10 +29,11 @@ def noise_model(
     """Make the errors of gates and of the read-out.
 
     As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
-    relaxation of its qubits; qubits that wait have none.
+    relaxation of its qubits; idle qubits have no errors.
 
     :param names: names of the gates that have errors; each one takes Aer some time
-    :param kraus: write errors as matrices, with which density matrices are quicker
+    :param kraus: whether to write errors as Kraus matrices, with which density matrices are
+        quicker
     """
     from qiskit.quantum_info import Kraus, SuperOp
     from qiskit_aer.noise import (

@@ -39,12 +39,12 @@ GATES = frozenset(
 )
 # the gate of IQM's QPUs: its names in Qiskit and in IQM's own software
 PHASED_RX = ("r", "prx")
-# run on any device
+# operations that run on any device
 PLAIN = ("measure", "reset", "barrier", "delay")
-# so many qubits of a barrier count as a step
+# number of qubits, such as those of a barrier, that count as a further step
 STEP_QUBITS = 25
-# Weights in the cache of circuits, in steps, qubits and bits: what each circuit adds to
-# its own, and the limit for all.
+# Weights in the cache of circuits, in steps, qubits and bits: the overhead of each circuit,
+# and the limit of all.
 LEAST_WEIGHT, MOST_WEIGHT = 100, 2 * MAX_STEPS
 # Value of an angle that is not known yet.
 SOME_ANGLE = 0.7
@@ -52,15 +52,15 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _VERSION = re.compile(r"\s*OPENQASM\s+(\d+)")
 _REGISTER = re.compile(r"\b(qreg|creg)\s+\w+\s*\[\s*(\d+)\s*\]")
 _PHYSICAL = re.compile(r"\$(\d+)")
-# how the parsers tell where an error is, and that a character begins no word
+# Messages of the parsers: the place of an error, and a character that begins no token.
 _WHERE = re.compile(r"(?:<input>:|L)?(\d+)[,:]C?\d+: *(.*)")
 _TOKEN = re.compile(r"L(\d+):C\d+: token recognition error at: '(.)", re.DOTALL)
-#: what some editors begin a file with
+#: character with which some editors begin a file
 BYTE_ORDER_MARK = "\ufeff"
 
 
 def check_angles(gate: Operation) -> None:
-    """Refuse angles that are no finite numbers."""
+    """Refuse angles that are not finite numbers."""
     for angle in gate.params:
         if getattr(angle, "parameters", None):  # bound later
             continue
@@ -106,7 +106,7 @@ def _flat(
     check_size(circuit.num_qubits, circuit.num_clbits, most)
     flattening = _Flattening(architecture)
     try:
-        # Qiskit makes the definition of a gate when it is asked for it.
+        # Qiskit makes the definition of a gate when the definition is accessed.
         with _refusals():
             made = flattening.flat(circuit)
     except InputError as error:
@@ -120,7 +120,7 @@ def _flat(
 
 
 class _Kept:
-    """The circuits that were read last, each with what counts for its memory."""
+    """The circuits that were read last, each with its weight for the cache."""
 
     def __init__(self) -> None:
         self._circuits: OrderedDict[bytes, tuple[QuantumCircuit, int]] = OrderedDict()
@@ -143,7 +143,7 @@ _kept = _Kept()
 
 
 def measures(circuit: QuantumCircuit) -> bool:
-    """Tell whether a circuit measures a qubit."""
+    """Return whether a circuit measures a qubit."""
     return any(
         one.operation.name == "measure"
         or any(map(measures, getattr(one.operation, "blocks", ())))
@@ -234,7 +234,7 @@ def _converted(program: Program) -> tuple[QuantumCircuit, Sequence[int]]:
     lines: list[int] = []
 
     class Noting(ConvertVisitor):
-        """Notes the lines of instructions, which a circuit does not have."""
+        """Notes the lines of instructions, which a circuit does not contain."""
 
         def visit_Program(self, node: Program, context: State) -> State:
             for statement in node.statements:
@@ -247,7 +247,7 @@ def _converted(program: Program) -> tuple[QuantumCircuit, Sequence[int]]:
 
 
 def _reason(error: BaseException) -> str:
-    """Tell what a parser says, with the line if that is known."""
+    """Return the message of a parser, with the line if it is known."""
     whole = str(getattr(error, "message", error))
     if match := _TOKEN.match(whole):
         return f"line {match[1]}: unexpected {match[2]!r}"
@@ -258,7 +258,7 @@ def _reason(error: BaseException) -> str:
     reason = cause.args[0] if cause is not None and cause.args else None
     if (token := getattr(reason, "offendingToken", None)) is not None:
         return f"line {token.line}: unexpected {one_line(token.text)[:40]!r}"
-    # the converter forgets it where Qiskit refuses a gate
+    # the converter does not report the line if Qiskit refuses a gate
     line, powers, trace = None, False, error.__traceback__
     while trace is not None:
         node = trace.tb_frame.f_locals.get("node")
@@ -282,10 +282,10 @@ def _reason(error: BaseException) -> str:
 
 
 class _Flattening:
-    """Replaces gates by their definitions, and checks what is left.
+    """Replaces gates by their definitions, and checks the result.
 
-    The number of steps is bounded, also of what has no effect: definitions may double with
-    each level.
+    The number of steps is bounded, including steps without effect: definitions may double
+    it with each level.
     """
 
     def __init__(self, architecture: Architecture | None) -> None:
@@ -352,7 +352,7 @@ class _Flattening:
             raise InputError(too_many_steps(MAX_STEPS))
 
     def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
-        """Return a gate as the device and Aer have it; ``None`` if it is to be replaced."""
+        """Return a gate that the device and Aer support; ``None`` if it is to be replaced."""
         name, is_custom = gate.name, not _standard(gate)
         if not self._gates:
             is_supported = not is_custom and name in GATES
@@ -452,7 +452,7 @@ def _where(numbers: Sequence[int]) -> str:
 
 
 def _standard(gate: Operation) -> bool:
-    """Tell whether a gate is Qiskit's, rather than one that the text defines."""
+    """Return whether a gate is Qiskit's, rather than one that the text defines."""
     return str(gate.base_class.__module__).startswith("qiskit.circuit.library.")
 
 

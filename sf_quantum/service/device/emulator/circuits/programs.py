@@ -1,8 +1,8 @@
-"""Programs in OpenQASM 3, between their parser and Qiskit's converter.
+"""The preparation of parsed programs in OpenQASM 3 for Qiskit's converter.
 
-The converter (qiskit-qasm3-import 0.6.0) makes objects for whatever a program says, and
-takes some of it for something else, without a word. So a program is bounded before it is
-converted, and what the converter would get wrong is written in another way or refused.
+The converter (qiskit-qasm3-import 0.6.0) makes any number of objects, and silently misreads
+some statements. So a program is bounded before it is converted, and statements that the
+converter would misread are rewritten or refused.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         RangeDefinition,
     )
 
-# Gates whose phase is another one in Qiskit than in OpenQASM 3: stdgates.inc multiplies u2
+# Gates whose phase differs between Qiskit and OpenQASM 3: stdgates.inc multiplies u2
 # and u3 by exp(-i (phi + lambda) / 2), and the specification U by exp(i theta / 2).
 _OTHER_PHASE = frozenset(("U", "u2", "u3"))
 _CONTROLS = ("ctrl", "negctrl")
@@ -71,11 +71,11 @@ _MOST_FLOAT = sys.float_info.max
 
 
 def prepare(program: Program, qiskit_names: Container[str]) -> None:
-    """Bound a program, and write it as the converter understands it.
+    """Bound a program, and rewrite it so that the converter understands it.
 
     :param qiskit_names: the names of Qiskit's own gates
-    :raises InputError: if it is too large, or the converter would take it for something
-        else; the message names the line
+    :raises InputError: if it is too large, or the converter would misread it; the message
+        names the line
     """
     from openqasm3 import ast
 
@@ -90,8 +90,8 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
             definitions.check_name(node, qiskit_names)
             definitions.check_phase(node)
             definitions.check_power(node)
-            # A control commutes with inv and pow, and Qiskit's inverse of ctrl @ cu is not
-            # its inverse.
+            # Controls come first: they commute with inv and pow, and Qiskit inverts
+            # ctrl @ cu wrongly.
             node.modifiers.sort(key=lambda one: one.modifier.name not in _CONTROLS)
         elif isinstance(node, ast.QuantumPhase):
             _check_power(node, "gphase", has_angles=True)
@@ -111,7 +111,7 @@ def _bound(
 
     :param steps: number of steps before the block
     :returns: number of steps before the block and in it
-    :raises InputError: if there are too many steps, or an operand cannot be; the
+    :raises InputError: if there are too many steps, or an operand is invalid; the
         message names the line
     """
     from openqasm3 import ast
@@ -132,9 +132,10 @@ def _bound(
 
 
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
-    """Refuse a circuit that is larger than a device, or than any may be.
+    """Refuse a circuit that is too large.
 
-    :raises InputError: if it is larger; the message has the number and the bound
+    :param most: largest number of qubits
+    :raises InputError: if it is too large; the message has the number and the bound
     """
     if qubits > most:
         raise InputError(f"{qubits} qubits do not fit on {most} qubits")
@@ -143,7 +144,7 @@ def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
 
 
 def _replace_constants(program: Program) -> None:
-    """Write the values of constants in their places: the converter knows none.
+    """Replace constants by their values: the converter knows no constants.
 
     :raises InputError: if the name of a constant is also that of something else, or its
         value is not of its type; the message names the line
@@ -235,7 +236,7 @@ def _constant(statement: ConstantDeclaration) -> Expression:
 
 
 def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
-    """Refuse divisions of integers, and loops over numbers that their types would change.
+    """Refuse divisions of integers, and loops over numbers that do not fit their type.
 
     :param integers: the variables of the loops around a block
     """
@@ -285,7 +286,7 @@ class _Registers:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget afterwards what is declared in a block."""
+        """Open the scope of a block; its declarations are forgotten afterwards."""
         self._sizes = self._sizes.new_child()
         yield
         self._sizes = self._sizes.parents
@@ -303,7 +304,7 @@ class _Registers:
         return self._size(operand) or 1
 
     def _compare_bits(self, node: BinaryExpression) -> None:
-        """Compare a bit with false or true, where it is compared with 0 or 1."""
+        """Replace 0 and 1 by false and true where they are compared with a bit."""
         if node.op.name not in ("==", "!="):
             return
         for bit, number, side in (
@@ -355,7 +356,7 @@ class _Registers:
         return None
 
     def _list_indices(self, node: QASMNode) -> None:
-        """Replace slices with their indices: Python's, which Qiskit uses, have other ends."""
+        """Replace slices with their indices: Qiskit's slices would exclude the end."""
         from openqasm3 import ast
 
         if isinstance(node, ast.IndexExpression):
@@ -386,7 +387,7 @@ def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexEleme
 
 
 def _slice(bounds: RangeDefinition, size: int, node: QASMNode) -> range:
-    """Return the indices of a slice, whose end is one of them."""
+    """Return the indices of a slice, including its end."""
     step = 1 if bounds.step is None else integer(bounds.step)
     ends = (0, size - 1) if step is None or step > 0 else (size - 1, 0)
     start, end = (
@@ -395,7 +396,7 @@ def _slice(bounds: RangeDefinition, size: int, node: QASMNode) -> range:
     )
     if start is None or end is None or not step:
         raise refusal(node, "the ends and the step of a slice are whole numbers")
-    # Negative ones are counted from the register's end.
+    # Negative indices count from the register's end.
     first, last = (one + size if one < 0 else one for one in (start, end))
     if not (0 <= first < size and 0 <= last < size):
         raise refusal(node, f"slice {start}:{end} of a register of {size}")
@@ -410,7 +411,7 @@ class _Definitions:
         self._phases = {*_OTHER_PHASE}
 
     def add(self, definition: QuantumGateDefinition) -> None:
-        """Note a definition; the converter copies it with all that is in it."""
+        """Note a definition; the converter copies it with all its contents."""
         from openqasm3 import ast
 
         names = [one.name for one in (*definition.arguments, *definition.qubits)]
@@ -436,15 +437,15 @@ class _Definitions:
         return self._steps.get(_called(statement), 1)
 
     def check_power(self, gate: QuantumGate) -> None:
-        """Refuse a root of a gate of the library with angles, or of a power."""
+        """Refuse roots of library gates that have angles, and roots of powers."""
         name = gate.name.name
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
     def check_name(self, gate: QuantumGate, qiskit_names: Container[str]) -> None:
-        """Refuse a control of the program's own gate that has the name of one of Qiskit's.
+        """Refuse to control a gate of the program that has the name of a gate of Qiskit.
 
-        Qiskit makes a controlled gate of some by their names, whatever their definition is.
+        Qiskit controls some gates by their names, regardless of their definitions.
         """
         name = gate.name.name
         if name in self._steps and name in qiskit_names:
@@ -454,7 +455,7 @@ class _Definitions:
                     raise refusal(gate, f"{control} @ {name}: {detail}")
 
     def check_phase(self, gate: QuantumGate) -> None:
-        """Refuse modifiers that make a phase seen of which there are two definitions."""
+        """Refuse modifiers that make a phase matter in which OpenQASM and Qiskit differ."""
         if gate.name.name not in self._phases:
             return
         for modifier in gate.modifiers:
@@ -471,9 +472,9 @@ class _Definitions:
 def _check_power(
     gate: QuantumGate | QuantumPhase, name: str, *, has_angles: bool
 ) -> None:
-    """Refuse a root that Qiskit takes of an angle, and not of the gate.
+    """Refuse a root that Qiskit would take of an angle instead of the gate.
 
-    The root of rx(4) is not rx(2): it is the principal one, whose eigenvalues have half the
+    The root of rx(4) is not rx(2) but the principal root, whose eigenvalues have half the
     phases between -pi and pi.
     """
     powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
@@ -502,16 +503,16 @@ def _operands(statement: QASMNode) -> list[QASMNode]:
     return operands if isinstance(operands, list) else [operands] if operands else []
 
 
-#: a name by which an angle of a gate is ordered
+#: name that ``_order_angles`` gives to an angle of a gate
 ANGLE_OF_A_GATE = re.compile(r"angle\d+_\d{6}")
 
 
 def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
-    """Rename a gate's angles so that their names are in order, and no other gate's.
+    """Rename a gate's angles so that their names are in order, and differ from other gates'.
 
     The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
-    names, whatever the order in which the gate has them, and refuses some values with
-    angles of another gate that have the same names.
+    names, regardless of their order in the gate, and refuses some values if another gate
+    has angles of the same names.
 
     :param number: number of the definition
     """

@@ -1,6 +1,6 @@
-"""The names of a program in OpenQASM 3, and the qubits and bits that its operands are.
+"""The names of a program in OpenQASM 3, and the qubits and bits of its operands.
 
-All of them refuse what cannot be meant with an :class:`.InputError` that names the line.
+An invalid name or operand is refused with an :class:`.InputError` that names the line.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Scopes:
 
     @contextmanager
     def open(self, *, in_gate: bool = False) -> Iterator[None]:
-        """Open a scope of its own."""
+        """Open a nested scope."""
         before = self.in_gate
         self.in_gate = before or in_gate
         self._scopes.append({})

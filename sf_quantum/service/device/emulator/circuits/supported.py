@@ -1,7 +1,7 @@
-"""What programs in OpenQASM 3 may consist of here, and what is said of everything else.
+"""The statements of OpenQASM 3 that are supported, and the errors for all others.
 
-A program is looked at once its constants, loops and slices are written out. What Qiskit's
-converter would not understand is refused with its line, in the words of OpenQASM.
+A program is checked after its constants, loops and slices have been written out. Statements
+that Qiskit's converter would not understand are refused with their line, in OpenQASM's terms.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ STDGATES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("ccx", "cswap"), (0, 3)),
 }
 _INCLUDED = "stdgates.inc"
-#: what cannot run, by the class of the statement
+#: errors for statements that cannot run, by the class of the statement
 UNSUPPORTED: Mapping[str, str] = {
     "BreakStatement": "break is not supported: write what the loop does before it",
     "CalibrationDefinition": "defcal is not supported: there are no pulses here",
@@ -94,7 +94,7 @@ _EXPRESSIONS: Mapping[str, str] = {
 
 
 def check_statements(program: Program) -> None:
-    """Refuse statements that cannot run, regardless of what is in them.
+    """Refuse statements that cannot run, regardless of their contents.
 
     :raises InputError: if a statement cannot run; the message names the line, and what
         would be right
@@ -105,10 +105,10 @@ def check_statements(program: Program) -> None:
 
 
 def check(program: Program) -> None:
-    """Refuse what the converter would not understand.
+    """Refuse statements that the converter would not understand.
 
-    :raises InputError: if the converter would not understand something; the message
-        names the line, and what would be right
+    :raises InputError: if there is such a statement; the message names the line, and what
+        would be right
     """
     checking = _Check()
     for statement in program.statements:
@@ -131,7 +131,7 @@ class _Check:
             self._operates(statement)
 
     def _declares(self, statement: QASMNode) -> bool:
-        """Check a statement that declares something, and tell whether it does."""
+        """Check a statement if it is a declaration, and return whether it is."""
         from openqasm3 import ast
 
         match statement:
@@ -223,7 +223,7 @@ class _Check:
         size = getattr(type_, "size", None)
         whole = 64 if size is None else integer(size)
         if not isinstance(type_, ast.FloatType) or whole != 64:
-            # an angle is modulo 2 pi, which its quotients show
+            # an input of type angle would be modulo 2 pi, which changes its quotients
             raise refusal(statement, "inputs are float or float[64]")
         name = statement.identifier.name
         self._names.declare(name, statement, Symbol("input", line(statement)))
@@ -354,7 +354,7 @@ class _Check:
             case ast.ForInLoop():
                 self._loop(statement)
             case ast.Box():
-                # They say nothing that an emulator acts upon.
+                # Annotations have no effect on an emulator.
                 statement.annotations = []
                 if statement.duration is not None:
                     self._duration(statement.duration, statement)
@@ -468,7 +468,7 @@ def _comparison(node: BinaryExpression, names: Scopes) -> None:
 
 
 def _check_comparable(number: Expression, width: int, node: QASMNode) -> None:
-    """Refuse a comparison of a register with what it cannot be."""
+    """Refuse a comparison of a register with a value that it cannot have."""
     from openqasm3 import ast
 
     if isinstance(number, ast.BitstringLiteral):

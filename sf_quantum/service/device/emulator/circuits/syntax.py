@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def refusal(node: QASMNode, why: str) -> InputError:
-    """Return the error that a node's line is refused for a reason."""
+    """Return the error that refuses a node, with its line and the reason."""
     return InputError(f"line {node.span.start_line}: {why}" if node.span else why)
 
 
 def statements(program: Sequence[QASMNode]) -> Iterator[QASMNode]:
-    """Yield statements, and those within them but for the gates of a definition."""
+    """Yield statements and those nested in them, except in definitions of gates."""
     for statement in program:
         yield statement
         for block in blocks(statement):

@@ -1,9 +1,9 @@
-"""Texts of circuits that differ in angles alone have a template in common.
+"""Templates, which texts of circuits that differ only in angles have in common.
 
 A loop sends the same circuit over and over, with other angles; its template is read once.
-Only numbers that are by themselves the angle of a gate outside of definitions and blocks are
-replaced, each by an identifier. Between the same parenthesis and comma, both are one
-operand, so a text and its template mean the same; what is in doubt has no template.
+A number is replaced, by an identifier, if it alone is the angle of a gate outside of
+definitions and blocks. The number and the identifier are the same operand, so a text and its
+template have the same meaning. If that is in doubt, a text has no template.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 import re
 
-#: what stands for a number in a template, followed by its index
+#: identifier that replaces a number in a template, followed by its index
 HOLE = "_sfq_angle_"
-# templates with more take longer to read than a text does
+# Maximum number of holes: a template with more takes longer to read than its text.
 MOST_HOLES = 1000
 _HEAD = re.compile(r"\s*OPENQASM\s+3(?:\.\d+)?\s*;")
-# IQM's dialect begins each text with one; what is left of one in a string or a comment of
-# several lines is in doubt
+# Comments of one line, with which IQM's dialect begins each text. If one may be in a string
+# or in a comment of several lines, the text has no template.
 _COMMENT = re.compile(r"//[^\r\n]*")
-# comments of several lines, annotations, modifiers, pragmas, and what is a digit or a blank to
-# Python alone
+# comments of several lines, annotations, modifiers, pragmas, and characters that are digits or
+# blanks only for Python
 _DOUBTFUL = re.compile(rf"/\*|[@#']|[^\t\n\r -~π]|{HOLE}")
 _INCLUDED = '"stdgates.inc"'
 # Numbers, and multiples and fractions of pi as Qiskit's exporter also writes them. A
@@ -60,7 +60,7 @@ def template_of(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _replaced(statement: str, angles: list[float]) -> str:
-    """Replace the numbers among the angles of a gate, if it is one; collect them."""
+    """Replace the numbers among the angles of a statement, if it is a gate; collect them."""
     call = _CALL.fullmatch(statement)
     if call is None or call[2] in _OTHERS:
         return statement
@@ -76,7 +76,7 @@ def _value(match: re.Match[str]) -> float:
     sign, number, factor, divisor = match.groups()
     if number is not None:
         value = float(number)
-    else:  # the parser computes in this order; another may round differently
+    else:  # the parser computes in this order; another order may round differently
         below = float(divisor or 1)
         value = float(factor or 1) * math.pi / below if below else math.nan
     return -value if sign else value

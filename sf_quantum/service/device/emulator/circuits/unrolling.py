@@ -1,7 +1,8 @@
-"""The loops of programs in OpenQASM 3, of which Qiskit's converter knows some.
+"""The loops of programs in OpenQASM 3 that Qiskit's converter does not support.
 
-The converter has the variable of a loop in angles only. A loop that uses it elsewhere, as in
-an index, is written out, and a branch whose condition is known is replaced by its block.
+The converter supports the variable of a loop only in angles. A loop that uses its variable
+elsewhere, such as in an index, is written out. A branch whose condition is known is replaced
+by its block.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _BITS = 64
 
 
 def too_many_steps(most: int) -> str:
-    """Return the reason for which a circuit is too long."""
+    """Return the message that a circuit is too long."""
     return f"more than {most:,} gates and measurements"
 
 
@@ -53,7 +54,7 @@ class Unrolling:
     def unrolled(self, given: Sequence[T]) -> list[T]:
         """Return statements in which such loops are written out.
 
-        :raises InputError: if there are too many, or a value does not fit; the message
+        :raises InputError: if there are too many steps, or a value does not fit; the message
             names the line
         """
         from openqasm3 import ast
@@ -110,7 +111,7 @@ class Unrolling:
 
 
 def _width(statement: QASMNode) -> int:
-    """Return how many indices the longest set of a statement has, and 1 without one."""
+    """Return the number of indices in the longest set of a statement; 1 without a set."""
     from openqasm3 import ast
 
     sets = (
@@ -126,12 +127,12 @@ def steps(
     of: Callable[[QASMNode], int] = _width,
     variables: frozenset[str] = frozenset(),
 ) -> int:
-    """Return how many steps a block has at least.
+    """Return the minimum number of steps of a block.
 
-    A branch that depends on the variable of a loop counts as nothing, as it may not be
-    taken, and an empty round of a loop as one.
+    A branch that depends on the variable of a loop counts as 0 steps, as it may not be
+    taken, and an empty round of a loop as 1 step.
 
-    :param of: tells how many steps a statement has that is none of these
+    :param of: function that returns the number of steps of any other statement
     :param variables: variables of the loops around the block
     """
     from openqasm3 import ast
@@ -165,7 +166,7 @@ def steps(
 
 
 def _length(numbers: Sequence[int]) -> int:
-    """Return the length of a sequence, also of a range that ``len()`` is too small for."""
+    """Return the length of a sequence, even of a range that is too long for ``len()``."""
     if isinstance(numbers, range):
         first, last, step = numbers.start, numbers.stop, numbers.step
         return max(0, (last - first + step - (1 if step > 0 else -1)) // step)
@@ -173,7 +174,7 @@ def _length(numbers: Sequence[int]) -> int:
 
 
 def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
-    """Return the block of a branch whose condition is known; ``None`` of any other."""
+    """Return the block of a branch whose condition is known, or ``None``."""
     from openqasm3 import ast
 
     if not isinstance(statement, ast.BranchingStatement):
@@ -184,7 +185,7 @@ def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
 
 
 def _scope(block: list[T]) -> list[T] | list[Box]:
-    """Put statements that declare names of their own into a scope, which a box is."""
+    """Put statements that declare names into a box, which is a scope."""
     from openqasm3 import ast
 
     if not any(isinstance(one, ast.AliasStatement) for one in block):
@@ -195,7 +196,7 @@ def _scope(block: list[T]) -> list[T] | list[Box]:
 
 
 def _needs_values(loop: ForInLoop) -> bool:
-    """Tell whether a loop's variable is in other places than sums and products."""
+    """Return whether a loop's variable is used outside sums and products."""
     from openqasm3 import ast
 
     name = loop.identifier.name
@@ -215,7 +216,7 @@ def _needs_values(loop: ForInLoop) -> bool:
 
 
 def _of_known_numbers() -> tuple[type[QASMNode], ...]:
-    """Return the nodes in which the converter takes no variables."""
+    """Return the types of nodes in which the converter accepts no variables."""
     from openqasm3 import ast
 
     return (
@@ -251,7 +252,7 @@ def _with(node: Value, name: str, number: Expression) -> Value:
 
 
 def _uses(node: Value) -> Identifier | None:
-    """Return the name of a register, gate or function that a node has."""
+    """Return the name of the register, gate or function that a node uses."""
     from openqasm3 import ast
 
     if isinstance(node, ast.IndexedIdentifier | ast.QuantumGate | ast.FunctionCall):
@@ -260,7 +261,7 @@ def _uses(node: Value) -> Identifier | None:
 
 
 def check_values(loop: ForInLoop) -> None:
-    """Refuse a loop over numbers that its variable's type would change."""
+    """Refuse a loop over numbers that do not fit its variable's type."""
     numbers = loop_values(loop.set_declaration) or ()
     ends = (
         (numbers[0], numbers[-1]) if isinstance(numbers, range) and numbers else numbers
@@ -270,7 +271,7 @@ def check_values(loop: ForInLoop) -> None:
 
 
 def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> range:
-    """Refuse a number that its type has no room for, and would change in silence.
+    """Refuse a number that does not fit its type, which would silently change it.
 
     :returns: the numbers of the type
     """

@@ -1,5 +1,5 @@
-"""Experiments in linear optics: read, checked and simulated.
+"""Experiments in linear optics: their parsing, check and simulation.
 
-``photonic`` is in the service, without Perceval; ``optics`` checks and simulates in a separate
-process.
+``photonic`` runs in the service, without Perceval; ``optics`` checks and simulates experiments
+in a separate process.
 """

@@ -32,7 +32,7 @@ MOST_BYTES = 4 * 2**20
 MOST_COMPONENTS = 10_000
 MOST_DEPTH = 20
 UNITARY_ERROR = 1e-6
-# the components that a circuit may have, and their parameters; "circuit" has more of them
+# the components that a circuit may have, and their parameters; "circuit" contains others
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "beam_splitter": ("theta", "phi_tl", "phi_bl", "phi_tr", "phi_br"),
     "phase_shifter": ("phi", "max_error"),
@@ -41,10 +41,10 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "barrier": (),
     "circuit": (),
 }
-# parentheses and negations in one another: with each, Perceval needs 4 times as long to
-# refuse a condition, 8 s with 12
+# Maximum number of nested parentheses and negations: with each, Perceval needs 4 times as
+# long to refuse a condition, 8 s with 12.
 MOST_NESTED = 6
-# shots that are sampled at once
+# Maximum number of shots that are sampled in one call.
 BATCH = 100_000
 
 
@@ -75,7 +75,8 @@ def simulate(
     perceval.random_seed(seed % SEEDS)
     experiment = perceval.Experiment(_circuit(request))
     experiment.with_input(perceval.BasicState(request.input_state))
-    # so many photons are not lost in each shot; what is detected of them is selected below
+    # At least this many photons arrive in each shot. Threshold detectors may read fewer, so
+    # shots are selected again below.
     experiment.min_detected_photons_filter(request.needed)
     computer = SimulatedComputer("CliffordClifford2017")
     computer.noise = _noise_model(noise)
@@ -105,7 +106,7 @@ def _noise_model(noise: Noise | None) -> NoiseModel:
     if noise is None:
         return NoiseModel()
     calibration = noise.calibration
-    # A seed repeats the counts for a while.
+    # The age is rounded, so that a seed repeats the counts for a while.
     present = replace(calibration, age=round(calibration.age, 2))
     rates = noise.errors.aged(present.age, present.excess)
     return NoiseModel(
@@ -135,7 +136,7 @@ def _condition(experiment: PhotonicExperiment) -> Callable[[tuple[int, ...]], bo
 
 
 def _nested(text: str) -> int:
-    """Return how many parentheses and negations of a condition are in one another."""
+    """Return how deeply the parentheses and negations of a condition are nested."""
     most = depth = negations = 0
     opened: list[int] = []
     for character in text.replace("!=", "").replace(" ", ""):
@@ -217,7 +218,7 @@ def _check_component(component: Component) -> None:
             raise InputError(f"{kind}: {name} has no value")
         if not math.isfinite(parameter.real_value):
             raise InputError(f"{kind}: {name} is not finite")
-        # equal names of different values would be refused
+        # Perceval would refuse equal names with different values
         parameter.ClearField("name")
     if kind == "unitary":
         if content.mat.WhichOneof("data") != "numeric" or content.use_polarization:

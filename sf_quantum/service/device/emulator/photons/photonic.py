@@ -1,4 +1,4 @@
-"""Experiments in linear optics: what the service knows of them without Perceval.
+"""Experiments in linear optics: their reading, size and limits, without Perceval.
 
 Perceval is not imported here; see :mod:`.optics`.
 """
@@ -25,10 +25,10 @@ from sf_quantum.service.domain.photonic import PhotonicExperiment
 MOST_MODES, MOST_PHOTONS = 24, 12
 # Longest shot of an experiment.
 MOST_SHOT_SECONDS = 3600
-# CPU time of the check of a circuit with the most components
+# Maximum CPU time of a check, enough for a circuit with the most components.
 CHECK_SECONDS = 30
-# Sampling n photons (Clifford and Clifford 2017) takes as long as changing so many amplitudes
-# per 2^n, and as many more
+# Sampling n photons (Clifford and Clifford 2017) takes as long as changing
+# LEAST_AMPLITUDES + AMPLITUDES * n * 2^n amplitudes.
 AMPLITUDES, LEAST_AMPLITUDES = 3, 1000
 
 
@@ -73,7 +73,7 @@ class PhotonicSimulator(SeparateRunner):
 def experiment(content: JSON) -> PhotonicExperiment:
     """Read an experiment.
 
-    :raises FieldError: if it is none
+    :raises FieldError: if the content is not an experiment
     """
     try:
         return PhotonicExperiment.model_validate(content)
@@ -96,7 +96,7 @@ def size(setup: PhotonicExperiment) -> Size:
 
 
 def check_shot(size: Size, seconds: float) -> None:
-    """Refuse photons of which too many have to arrive: no slice is less than a shot.
+    """Refuse an experiment with too long a shot: a slice has at least one.
 
     :param seconds: time of a shot on the device
     """
@@ -107,7 +107,7 @@ def check_shot(size: Size, seconds: float) -> None:
 
 
 def lack() -> str | None:
-    """Tell what is not installed, if anything; imports nothing."""
+    """Return what is not installed, or ``None``; imports nothing."""
     if importlib.util.find_spec("perceval") is not None:
         return None
     what = "perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
@@ -115,7 +115,7 @@ def lack() -> str | None:
 
 
 def specs(name: str, modes: int) -> str:
-    """Return the specifications of a device, JSON, with the names of Perceval's."""
+    """Return the specifications of a device as JSON, with Perceval's names."""
     constraints = {
         "max_mode_count": modes,
         "max_photon_count": min(modes, MOST_PHOTONS),
