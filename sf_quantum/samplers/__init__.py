@@ -1,12 +1,12 @@
-"""How a QUBO is solved, and the files of problems and samples.
+"""The samplers, which solve QUBOs, and the files of problems and samples.
 
 Each installed sampler is one module and entry point: ``neal``, ``exact``, ``qaoa``,
 ``neutral_atom``. ``problem`` reads, checks and writes problems and samples as JSON, from
-files and otherwise. ``presolve`` leaves a sampler only what needs sampling, by the rules of
-``reduction``; ``parameters`` checks what a sampler is asked, ``defaults`` has its defaults,
-``energies`` and ``states`` compute with samples.
+files and otherwise. ``presolve`` reduces a problem by the rules of ``reduction``, so that a
+sampler gets only the rest. ``parameters`` checks the parameters of samplers, ``defaults`` has
+their defaults, ``energies`` and ``states`` compute with samples.
 
-Beside dimod's interface, a sampler may offer a class method ``problem()`` (see
+In addition to dimod's interface, a sampler may offer a class method ``problem()`` (see
 :func:`obstacle`) and a method ``check_parameters(**parameters)`` that raises what ``sample``
 would raise for wrong values. :class:`~.presolve.Presolve` calls it, because a problem that
 the presolve solves completely never reaches ``sample``.

@@ -1,8 +1,8 @@
-"""The energies of samples: computed in one way wherever a user is told one.
+"""The energies of samples, computed in the same way wherever an energy is reported.
 
-A double is a rational number, so an energy is one, too. Sums in double precision lose the
-last bits of it, and beside a penalty whole costs. What is told is the energy in rational
-arithmetic, rounded once, to the closest double.
+Doubles are rational numbers, so energies are also rational. Sums in double precision lose the
+last bits of an energy and, next to a large penalty, entire costs. So energies are computed in
+rational arithmetic, and rounded once, to the closest double.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def exact_energies(
 
 
 def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
-    """Return samples with the energies that their model gives them.
+    """Return samples with energies that are recomputed from their model.
 
     :param samples: samples of all variables of the model
     """
@@ -63,14 +63,14 @@ def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
 
 
 def with_energies(samples: SampleSet, energies: NDArray[np.float64]) -> SampleSet:
-    """Return samples with other energies, as doubles, whatever type their own have."""
+    """Return samples with other energies, as doubles regardless of their previous type."""
     record = samples.record
     kept = {
         name: record[name]
         for name in record.dtype.names
         if name not in ("sample", "energy")
     }
-    # dimod leaves this one untyped
+    # dimod does not annotate this method
     made: SampleSet = type(samples).from_samples(  # type: ignore[no-untyped-call]
         (record.sample, [*samples.variables]),
         samples.vartype,
@@ -83,7 +83,7 @@ def with_energies(samples: SampleSet, energies: NDArray[np.float64]) -> SampleSe
 
 
 def rounded(number: Fraction, towards: float) -> float:
-    """Round to a double, in a direction if it is not one.
+    """Round a number to a double, in a direction if no double equals it.
 
     :param towards: infinity of either sign
     """
@@ -103,11 +103,11 @@ def difference(
 ) -> float:
     """Return the largest difference of two computations of energies.
 
-    :param reported: energies of samples of ``bqm``, as somebody has computed them
+    :param reported: energies of samples of ``bqm``, as reported with the samples
     :param energies: energies of the same samples, computed from ``bqm``
-    :returns: 0.0 if no difference is larger than what the rounding of two sums of the
-        biases in double precision, in any order, explains (Higham, "Accuracy and Stability
-        of Numerical Algorithms", 2002, section 4.2)
+    :returns: the difference; 0.0 if it is explained by the rounding of two sums of the
+        biases in double precision, in any order (Higham, "Accuracy and Stability of
+        Numerical Algorithms", 2002, section 4.2)
     """
     biases = [*bqm.linear.values(), *bqm.quadratic.values(), bqm.offset]
     size = float(sum(abs(float(bias)) for bias in biases))

@@ -7,15 +7,15 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
   and so may the dual solution that bounds the objective. An objective is off by no more
   than ``_TOLERANCE`` times the sum of all coefficients, the *margin*. Below HiGHS's bound
   minus the margin there is no state that is not listed yet. Since energies are multiples of
-  a unit, that is rounded up to one.
-- States are listed, lowest first, each cut off by a row that the next solution has to
-  satisfy, until the bound for the others exceeds the lowest energy of those listed: then
-  these include all optima. Until the bound has reached that energy, nothing is proven.
-- Large penalties next to small costs would have a margin in which costs vanish. If all
-  biases are close to multiples of a large number, the energy is that number times a first
-  level, plus a rest that is too small to outweigh a single step of it. Then any number
-  above the range of the rest may take the place of the large one: the order of all states
-  remains the same. The same holds for rests that are but the rounding of decimal weights.
+  a unit, that bound is rounded up to such a multiple.
+- States are listed, lowest first, and each listed state is excluded from the next solution
+  by a row. When the bound for the other states exceeds the lowest listed energy, all optima
+  are listed. Until the bound has reached that energy, nothing is proven.
+- With large penalties, small costs could vanish in the margin. If all biases are close to
+  multiples of a large number, an energy is that number times a whole number, the first
+  level, plus a rest that is smaller than one step of the first level. Then any number above
+  the range of the rest may replace the large number: the order of all states remains the
+  same. The same holds if the rest is only the rounding of decimal weights.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ from sf_quantum.samplers.states import (
     sample_set,
 )
 
-# Largest problem that is enumerated: a million states take 25 to 200 ms. The programs of
-# HiGHS take longer, of ties one for each.
+# Largest problem that is enumerated: a million states take 25 to 200 ms. HiGHS takes longer,
+# with one program for each of several optima.
 ENUMERATED = 20
 READS = 1000
 TIME_LIMIT = 30.0
@@ -73,8 +73,8 @@ CLOSE = "energies are too close for HiGHS's tolerances"
 _TOLERANCE = 1e-9
 # The largest gain is scaled to at least half of this, by a power of two.
 _SCALE_BITS = 10
-# Reads of the annealing before the first program; and if that is not solved within a share
-# of the time, of a second one, which takes at most another share.
+# Reads of the annealing before the first program, and of a second annealing, which follows if
+# that program is not solved within a share of the time, and takes at most another share.
 _SHORT, _LONG = 10, 1000
 _FIRST, _SECOND = 0.1, 0.5
 
@@ -170,8 +170,8 @@ def _enumerated(problem: Quadratic, most: int) -> _Found:
 class _Search:
     """Programs from which the states of lowest energy are listed one by one.
 
-    Of variables that can take each other's place, only the first is in the programs. The
-    others come in when the optima are expanded.
+    Of interchangeable variables, only the first is in the programs. The other variables are
+    inserted when the optima are expanded.
 
     :param whole: the problem
     :param seconds: time limit
@@ -241,7 +241,7 @@ class _Search:
         return math.prod(n for n, bit in zip(sizes, state, strict=True) if bit)
 
     def _expanded(self, state: Sequence[int]) -> Iterator[list[int]]:
-        """Yield these states."""
+        """Yield the states that a state stands for."""
         classes = self._twins.values()
         chosen = [c for c, bit in zip(classes, state, strict=True) if bit]
         for ones in map(set, product(*chosen)):
@@ -287,7 +287,7 @@ class _Search:
 
 
 def _twins(problem: Quadratic) -> dict[int, list[int]]:
-    """Group variables of which an optimum has one at most, whichever it is.
+    """Group interchangeable variables, *twins*, of which an optimum has at most one.
 
     Twins exclude each other and have the same biases, also with all others, as equal
     clusters of several clusterings do. The energy of a state does not change if a twin
@@ -327,8 +327,8 @@ class _Order:
     """A problem with smaller biases that orders all states as another one does.
 
     :param problem: the problem with smaller biases
-    :param bound: function that turns a lower bound of its energies into one of the
-        other's
+    :param bound: function that turns a lower bound of its energies into a lower bound of
+        the other problem's energies
     """
 
     problem: Quadratic
@@ -336,7 +336,7 @@ class _Order:
 
 
 def _ordered(problem: Quadratic) -> _Order:
-    """Reduce penalties to what the order of states needs."""
+    """Reduce penalties to the size that keeps the order of states."""
     biases = [*problem.linear, *(b for _, _, b in problem.interactions)]
     step = _step(sorted({abs(b) for b in biases if b}, reverse=True), len(biases))
 
@@ -348,7 +348,7 @@ def _ordered(problem: Quadratic) -> _Order:
     if not _total(rest) or _total(rest) >= step:
         return _Order(problem, lambda bound: bound)
     low = _ordered(rest)
-    # the rests of two states differ by less
+    # the rests of two states differ by less than this weight
     weight = _total(low.problem) + 1
     upper = changed(lambda bias: weight * _nearest(bias, step))
     linear = [a + b for a, b in zip(upper.linear, low.problem.linear, strict=True)]
@@ -383,7 +383,8 @@ def _step(sizes: list[int], count: int) -> int:
         while low and abs(high - low * _nearest(high, low)) * count >= low:
             high, low = low, abs(high - low * _nearest(high, low))
         step = low or high
-    # costs are in some of the biases: the closest whole divisor of any has the smallest rest
+    # Some biases include costs: of the whole divisors closest to the step, take the one with
+    # the smallest rests.
     near = {size // _nearest(size, step) for size in sizes if 2 * size > step}
     return min(near, key=lambda n: sum(abs(s - n * _nearest(s, n)) for s in sizes))
 
@@ -397,7 +398,7 @@ class _Program:
     """An integer program over the states in which no excluded pair is chosen.
 
     :ivar order: the problem without the penalties of these pairs
-    :ivar out_of_time: whether the last solution was given up for want of time
+    :ivar out_of_time: whether the last solution ended at the time limit
     """
 
     def __init__(self, problem: Quadratic, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Simulated annealing by dwave-samplers, with the interface that all our samplers share."""
+"""Simulated annealing with dwave-samplers, with the interface of this package's samplers."""
 
 from __future__ import annotations
 

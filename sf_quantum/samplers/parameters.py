@@ -42,7 +42,7 @@ def check_number(name: str, value: JSON, above: float) -> None:
 
 
 def check_choice(name: str, value: JSON, allowed: Iterable[str]) -> None:
-    """Check that a parameter is one of the known words.
+    """Check that a parameter is one of the allowed words.
 
     :raises InputError: if it is not; the message names the parameter and the words
     """
@@ -75,10 +75,11 @@ def derived(seed: int, number: int) -> int:
 class CheckedSampler(Sampler):
     """A sampler whose parameters and defaults are those in the signature of ``sample``.
 
-    :cvar checks: by parameter but ``seed``, what raises an error for a wrong value
+    :cvar checks: functions that raise an error for a wrong value, by parameter, except
+        ``seed``
     :cvar more: further entries of ``properties``
     :cvar packages: packages that are imported only to sample
-    :cvar missing: the problem if one of them is not installed
+    :cvar missing: message if one of these packages is not installed
     """
 
     checks: ClassVar[Mapping[str, Callable[[str, JSON], None]]]
@@ -100,7 +101,7 @@ class CheckedSampler(Sampler):
     @property
     def properties(self) -> dict[str, JSON]:
         """The defaults, unless ``None``, and :attr:`more`."""
-        # a subclass may pass on what it does not name
+        # a subclass may pass on parameters that it does not name
         classes = (c for c in type(self).__mro__ if issubclass(c, CheckedSampler))
         declaring = next(c for c in classes if "checks" in vars(c))
         signature = inspect.signature(declaring.sample).parameters

@@ -1,6 +1,6 @@
-"""The presolve: a composite that leaves a sampler only what needs sampling.
+"""The presolve: a composite that reduces a problem, so that a sampler gets only the rest.
 
-It also says how good the samples are, by the same analysis of the problem.
+It also assesses the samples, with the same analysis of the problem.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Presolve(ComposedSampler):
 
     The rules, and why they preserve tied optima, are in
     :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are
-    sampled one after the other. Their reads are combined by energy, the best with the
+    sampled one at a time. Their reads are combined by energy, the best with the
     best and ties in random order, so that a good read of one part is not lost to a bad
     read of another. Variables that do not change the energy are drawn at random. All
     energies are computed exactly, and those of the samples are the closest doubles.
@@ -65,8 +65,8 @@ class Presolve(ComposedSampler):
     of reads: all combinations are formed, and ``info`` has ``proven``, ``complete``,
     ``incomplete``, ``bound`` and ``gap`` as :class:`exact <.exact.ExactSampler>` has. If
     its property ``fractions`` is also true, parts with biases that doubles would round
-    are passed on as models of dimod's type ``object`` with fractions. Otherwise, they
-    are rounded, and what is proven of them counts as unproven.
+    are passed on as models of dimod's type ``object`` with fractions. Otherwise, these
+    biases are rounded, and proofs about their parts do not count.
 
     :param child: the sampler of the parts
     """
@@ -128,7 +128,7 @@ class Presolve(ComposedSampler):
         exact = energies(problem, rows)
         # a sampler or QPU adds doubles, and those of large penalties hide small costs
         samples = with_energies(samples, np.array(values(problem, exact), np.float64))
-        # what others than solvers say of proofs does not count
+        # only a sampler of distinct states proves optima; other claims do not count
         proven = self._distinct and all(
             answer.info.get("proven") is True for answer in answers
         )
@@ -181,7 +181,7 @@ class Presolve(ComposedSampler):
         return self._child.properties.get("distinct") is True
 
     def _attempts(self, problem: Quadratic, reduction: Reduction) -> Iterator[_Attempt]:
-        """Yield what to sample; each further attempt is for when the last is refused."""
+        """Yield reductions and parts to sample; the next ones are used after a refusal."""
         yield reduction, reduction.parts
 
     def _sampled(
@@ -256,13 +256,13 @@ class Presolve(ComposedSampler):
 class LeasedPresolve(Presolve):
     """The presolve for a leased QPU, which samples in any case.
 
-    If the presolve leaves nothing, the QPU still samples the largest component or, as
-    long as it refuses that, half of it; the other variables are taken from an optimum.
+    If the presolve leaves nothing, the QPU still samples the largest component, which is
+    halved as long as the QPU refuses it; the other variables are taken from an optimum.
     All parts are sent as one job, since every job costs set-up time; they share no
     interaction, so each part's reads are valid on their own. They are sent one by one
     if the QPU refuses them together or the child's property ``together`` is false.
-    Without a seed the QPU draws its own: the same problem is then the same request,
-    which a retry finds again.
+    Without a seed the QPU draws its own: the same problem is then the same request, so
+    that a retry finds its job.
     """
 
     def _seed(self, seed: int | None) -> int | None:
@@ -381,7 +381,7 @@ def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
 
 
 def _optimum(problem: Quadratic, reduction: Reduction) -> int:
-    """Enumerate all states of each part, and return the lowest energy of the whole."""
+    """Enumerate all states of each part, and return the lowest energy of the problem."""
     bits = {**reduction.fixed, **dict.fromkeys(reduction.free, 0)}
     for part in reduction.parts:
         best = int(all_energies(reduction.left.part(part)).argmin())

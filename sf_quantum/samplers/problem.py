@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 # Larger biases and their sums would overflow in a sampler.
 MAX_BIAS = 1e100
-# Numbers that are labels have to fit into 64 bits, as dimod needs it.
+# Labels that are numbers must fit into 64 bits for dimod.
 MAX_NUMBER = 2**63
-# Different labels with the same hash: a label is compared with each of these. Only lists
-# can have more, if they are made for that.
+# Maximum number of labels with the same hash: each is compared with the others. Only lists
+# that are made for it can have more.
 MAX_SAME_HASH = 64
 
 
@@ -42,9 +42,9 @@ class FieldError(InputError):
 
 
 def read(path: str | Path) -> dict[str, JSON]:
-    """Read a problem file as ``sfq qubo`` writes it, whose BQM is checked.
+    """Read a problem file as ``sfq qubo`` writes it, and check its BQM.
 
-    :raises InputError: if it is another file, or the BQM is invalid
+    :raises InputError: if the file is not a problem file, or the BQM is invalid
     """
     content = read_json(path, "problem")
     if "bqm" not in content:
@@ -58,7 +58,7 @@ def read(path: str | Path) -> dict[str, JSON]:
 def read_info(path: str | Path) -> dict[str, JSON]:
     """Read the ``info`` of samples.
 
-    :raises InputError: if it is another file
+    :raises InputError: if the file has no samples
     """
     info = read_json(path, "samples").get("info")
     if not isinstance(info, dict):
@@ -209,7 +209,7 @@ def given(sampler: Sampler, parameters: Mapping[str, JSON]) -> dict[str, JSON]:
 def _check_labels(labels: list[JSON], field: str) -> None:
     if not labels:
         raise FieldError(field, "the problem has no variables")
-    # what dimod makes of them
+    # the labels as dimod reads them
     read = [_label(label, field) for label in labels]
     same = Counter(map(hash, read)).most_common(1)[0][1]
     if same > MAX_SAME_HASH:
@@ -223,7 +223,7 @@ def _label(label: JSON, field: str) -> Hashable:
     if isinstance(label, str):
         return label
     if isinstance(label, int | float):
-        if -MAX_NUMBER <= label < MAX_NUMBER:  # this excludes NaN, too
+        if -MAX_NUMBER <= label < MAX_NUMBER:  # this also excludes NaN
             return label
         detail = f"{label!r:.40} does not fit into 64 bits: use it as text"
         raise FieldError(field, detail)
@@ -251,7 +251,7 @@ def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> No
     # the common case, checked for every submission: no loop in Python
     if {*map(type, values)} == {float}:
         numbers = cast("list[float]", values)
-        # NaN is in no order
+        # max() and min() may miss NaN
         if all(map(math.isfinite, numbers)) and _within(max(numbers), min(numbers)):
             return
     for index, value in enumerate(values):

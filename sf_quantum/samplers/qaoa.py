@@ -88,15 +88,15 @@ class CircuitRunner(Protocol):
         """Return the same runner, whose reads are mitigated.
 
         :param passes: names of passes, separated by commas
-        :raises InputError: if one is unknown, or cannot be used with it
+        :raises InputError: if a pass is unknown, or cannot be used with this runner
         """
 
     def seeded(self, seed: int) -> CircuitRunner:
-        """Return the same runner, whose reads an emulated QPU draws by this seed."""
+        """Return the same runner; if its QPU is emulated, this seed determines the reads."""
 
     @property
     def info(self) -> Mapping[str, JSON]:
-        """Technology and calibration of the QPU, at the last circuit, if it told them."""
+        """Technology and calibration of the QPU, at the last circuit, if it reported them."""
 
 
 def _given_angles(angles: JSON) -> Doubles | None:
@@ -210,8 +210,8 @@ class QaoaSampler(CheckedSampler):
         :param evaluations: maximum number of evaluations
         :param angles: initial gamma and beta (interpolated to another depth if need
             be), or the name of a JSON file. Angles are read from the file if it exists,
-            and the tuned angles are written to it; of several parts, those of the
-            largest
+            and the tuned angles are written to it; if a problem has several parts, the
+            angles of the largest part
         :param mitigation: names of passes (:mod:`sf_quantum.qpu.passes`), separated by
             commas, for the circuits of a QPU
         :raises InputError: if a parameter is invalid, the problem is too large to
@@ -289,7 +289,7 @@ class _Primitive:
     info: Mapping[str, JSON] = field(default_factory=dict)
 
     def seeded(self, seed: int) -> CircuitRunner:
-        """Return it as it is: its maker has given the seed to the sampler."""
+        """Return the runner unchanged: a seed is set when its sampler is made."""
         return self
 
     def reads(

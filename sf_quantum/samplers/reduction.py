@@ -52,7 +52,7 @@ class Quadratic:
 
     :param linear: a
     :param pairs: b, stored twice: for each variable, by the other variable
-    :param unit: what 1 stands for
+    :param unit: the value that 1 represents
     :param offset: the constant term, which :meth:`energy` does not include
     """
 
@@ -68,7 +68,7 @@ class Quadratic:
         pairs: Sequence[tuple[int, int, float | Fraction]],
         offset: float | Fraction = 0,
     ) -> Quadratic:
-        """Build from biases, none of which is rounded; those of a repeated pair are added."""
+        """Build from biases without rounding; the biases of a repeated pair are added."""
         ratios = [bias.as_integer_ratio() for bias in linear]
         ratios += [bias.as_integer_ratio() for _, _, bias in pairs]
         whole = lcm(*{denominator for _, denominator in ratios})
@@ -81,7 +81,7 @@ class Quadratic:
 
     @property
     def of_spins(self) -> Quadratic:
-        """The function of bits x that this one is of spins 2x - 1."""
+        """The function of bits x that equals this function of the spins 2x - 1."""
         sums = [sum(row.values()) for row in self.pairs]
         linear = [2 * (h - row) for h, row in zip(self.linear, sums, strict=True)]
         pairs = [{j: 4 * b for j, b in row.items()} for row in self.pairs]
@@ -190,7 +190,7 @@ def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
 
 
 class _Reducer:
-    """What is left of a problem, and the rules.
+    """The rest of a problem, and the rules that reduce it.
 
     :ivar gain: the negative biases of each variable's pairs, added up
     """
