@@ -32,7 +32,7 @@ def system_compiler() -> list[str] | None:
 
 
 class KernelsBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled library to the wheel, or beside the source if editable."""
+    """Adds the compiled library to the wheel, or next to the source if editable."""
 
     def dependencies(self) -> list[str]:
         return [] if system_compiler() else ["ziglang>=0.13"]

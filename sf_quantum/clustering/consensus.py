@@ -150,8 +150,8 @@ def score_selections(
     """Complete each selection to all points and score it.
 
     Points in no chosen cluster join the cluster with the nearest centroid (Rocco et
-    al., 2025). If there are none, a partition maps atoms to clusters, and a single pass
-    over the pairs of points scores many partitions; else atoms are split first.
+    al., 2025). If there are no such points, a partition maps atoms to clusters, and a
+    single pass over the pairs of points scores many partitions; else atoms are split first.
 
     :param exact_up_to: above this number of points, scores are estimates
     :returns: the consensus of each selection, in the same order
@@ -344,7 +344,7 @@ def read_state(path: str | Path, points: int) -> State:
             cast("list[int]", content["labels"]),
             cast("list[dict[str, JSON]]", content["clusterings"]),
         )
-        # fails unless every key that the next steps read is there
+        # fails unless the state has every key that the next steps read
         summary(state, Criteria(), points, 0)
         inputs = [c["labels"] for c in state.clusterings]
         sizes = [

@@ -107,8 +107,9 @@ def weights(candidates: list[Candidate], kind: str) -> Doubles:
     """Return the candidates' weights; the greatest is 1, unless all are 0 or less.
 
     Weights by size are multiples of a unit, so that selections of the same number of
-    points have the same energy in floating point, too; the greatest is then 1 but for
-    the rounding of the unit, below 1e-9 up to 4 million points in all candidates.
+    points have the same energy even in floating point. The greatest weight then differs
+    from 1 by the rounding of the unit: less than 1e-9 for up to 4 million points in all
+    candidates.
 
     :param kind: one of :data:`WEIGHTS`
     """

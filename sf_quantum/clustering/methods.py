@@ -24,7 +24,7 @@ from sf_quantum.files import JSON, mapping, read_json
 #: Keyword arguments of a method.
 Parameters: TypeAlias = dict[str, JSON]
 
-#: limit of k-means (from the reference code of Rocco et al., 2025)
+#: limit of iterations of k-means (from the reference code of Rocco et al., 2025)
 MOST_ITERATIONS = 200
 
 
@@ -71,7 +71,7 @@ def dbscan(points: Doubles, radius: float, least: int) -> Ints:
     ``radius``.
 
     :param radius: largest distance of connected points, in the units of the features
-    :param least: minimum number of points within ``radius`` of a core point, with
+    :param least: minimum number of points within ``radius`` of a core point, including
         itself
     """
     # the kernel takes an int32; any number above that of the points is equivalent
@@ -187,8 +187,8 @@ def from_file(path: str | Path, method: str, seed: int) -> Parameters:
     """Read a method's parameters from a file, by seed and method.
 
     :param path: JSON such as ``{"0": {"single-linkage": {"clusters": 4}}}``
-    :raises InputError: if the file has no parameters for this seed and method, or
-        others than the method's own
+    :raises InputError: if the file has no parameters for this seed and method, or has
+        other parameters than the method's own
     """
     content = read_json(path, "parameters")
     seeds = sorted(content, key=lambda text: (len(text), text))

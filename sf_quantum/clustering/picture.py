@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from sf_quantum.clustering.consensus import State
 from sf_quantum.clustering.points import Points
 
-#: seven from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011; seven
-#: darker
+#: seven colours from B. Wong, Points of view: Color blindness, Nature Methods 8, 2011, and
+#: seven darker ones
 COLOURS = (
     "#0072B2 #E69F00 #009E73 #D55E00 #56B4E9 #CC79A7 #F0E442 "
     "#004266 #8A5F00 #005C43 #7F3800 #7A4864 #4D4D4D #B8A800"
 ).split()
 NOISE = "#BBBBBB"
-#: more points would only darken the picture
+#: maximum number of points drawn: more would only darken the picture
 DRAWN = 20_000
-#: characters of a feature's name, and labelled scores beside each other for each input
+#: maximum characters of a feature's name, and maximum labelled scores for each input
 NAME, LABELS = 40, 5
 
 
 def draw(points: Points, state: State, threshold: float) -> Figure:
-    """Draw the best consensus beside its inputs, and the score by iteration.
+    """Draw the best consensus next to its inputs, and the score by iteration.
 
     Points of more than two features are drawn along their first two principal
     components.

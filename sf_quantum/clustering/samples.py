@@ -1,4 +1,4 @@
-"""Samples of a consensus problem, read without dimod: its import takes longer than that."""
+"""Samples of a consensus problem, read without dimod, whose import would take longer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Samples:
     energies: Doubles
     #: shape (rows,): the number of reads of each row
     reads: NDArray[np.int64]
-    #: what the sampler tells of itself
+    #: what the sampler reports about itself
     info: Mapping[str, JSON]
 
 
@@ -82,7 +82,7 @@ def _samples(content: Mapping[str, JSON], variables: int) -> Samples:
 
 
 def _array(serialized: JSON) -> NDArray[np.generic]:
-    """Read one of dimod's arrays; with a wrong shape or element it is a ValueError."""
+    """Read one of dimod's arrays; a wrong shape or element raises a ``ValueError``."""
     content = mapping(serialized)
     array = np.array(content["data"], dtype=str(content["data_type"]))
     return array.reshape(tuple(cast("list[int]", content["shape"])))

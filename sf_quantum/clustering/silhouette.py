@@ -1,11 +1,11 @@
 """The silhouettes of one or many partitions, exact or estimated from a sample.
 
 P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. The only point of a
-cluster has s = 0, as in the paper and in scikit-learn. Distances are Euclidean: the sums of
-``_kernels.c`` are, and the bounds by which clusters are left out hold for no other.
+cluster has s = 0, as in the paper and in scikit-learn. Distances are Euclidean: ``_kernels.c``
+sums these, and the bounds with which clusters are left out hold for no other distances.
 
-The noise of a clustering is left out here; ``consensus`` assigns each point that no selected
-cluster has before it is scored.
+The noise of a clustering is left out here. Before a consensus is scored, ``consensus`` assigns
+each point that is in no selected cluster.
 """
 
 from __future__ import annotations
