@@ -1,4 +1,4 @@
-"""Contract tests for registered samplers, QPUs and devices, ours and a site's own.
+"""Contract tests for registered samplers, QPUs and devices, including a site's own.
 
 Each contract is one module: ``samplers``, ``qpus``, ``devices`` and ``candidates``.
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-# With this, a failure shows the values, also where a site's tests import them.
+# With this, a failure shows the values, even if a site's tests import these modules.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"

@@ -62,20 +62,20 @@ SHOTS = 100
 SECONDS = 150.0
 #: Largest number of polls of a running job per second: more is a busy loop.
 MOST_POLLS = 200
-#: seconds that a poll waits for, from which on a cancellation has to end it
+#: Wait of a poll, in seconds, from which a cancellation has to end the wait.
 WORTH_ENDING = 0.5
-#: lies about a result, which has failed then
+#: lies about a result, which is then rejected
 RESULTS: tuple[Lie, ...] = (
     *("kind", "variables", "more reads", "fewer reads", "not finite", "not JSON"),
 )
-#: characters of a text that a vendor wrote, with what the device adds to it
+#: maximum characters of a vendor's text, including additions by the device
 MOST_CHARACTERS = 1000
-#: seconds that a vendor may bill beside those that have passed
+#: seconds that a vendor may bill in addition to those that have passed
 SPARE_SECONDS = 2.0
-#: how often a measurement is made of which one is to succeed
+#: attempts at a measurement, one of which has to succeed
 TRIES = 5
-#: flips one qubit of two, by a gate that is native to some: every error-free shot is 01,
-#: the last bit first
+#: flips one of two qubits, with a gate that is native to some QPUs: every error-free shot is
+#: 01, the last bit first
 CIRCUIT = """OPENQASM 3.0;
 gate r(theta, phi) q { U(theta, phi - pi/2, pi/2 - phi) q; }
 qubit[2] q;
@@ -109,17 +109,17 @@ def test_an_unknown_key_is_named(kind: type[Device]) -> None:
 class DeviceContract:
     """The contract of a device that is online; override the first two fixtures."""
 
-    #: the id of no job, as the device's ids are
+    #: an id in the form of the device's ids that belongs to no job
     unknown_id = "no-such-job"
 
     @pytest.fixture
     def make(self) -> Callable[[], Device]:
-        """Return what makes a device, always from the same configuration."""
+        """Return a function that makes a device, always from the same configuration."""
         raise NotImplementedError
 
     @pytest.fixture
     def make_lasting(self) -> Callable[[], Device]:
-        """Return what makes a device whose jobs run for minutes unless cancelled."""
+        """Return a function that makes a device whose jobs run for minutes."""
         raise NotImplementedError
 
     def payload(self, kind: Kind, device: Device) -> str | None:
@@ -140,7 +140,7 @@ class DeviceContract:
 
     @pytest.fixture
     def cut_off(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-        """Return what makes the device unreachable.
+        """Return a function that makes the device unreachable.
 
         By default, every new connection of this process is refused.
         """
@@ -173,7 +173,7 @@ class DeviceContract:
         assert tasks, f"override payload(): there is none of {description.kinds}"
         return tasks
 
-    # how it is
+    # state
 
     def test_it_describes_itself(self, device: Device) -> None:
         description = device.description
@@ -244,7 +244,7 @@ class DeviceContract:
             assert again.jobs.recovery is device.jobs.recovery
         assert device.jobs.depth >= 1
 
-    # what a job may be, and costs
+    # limits and costs of jobs
 
     def test_more_shots_never_cost_less(self, device: Device) -> None:
         sizes = [None, *(checked(device, task) for task in self.tasks(device))]
@@ -311,7 +311,7 @@ class DeviceContract:
             task, *_ = self.tasks(refreshed(device))
             job_id = running(device, task)
             polls, began = 0, time.monotonic()
-            # a slow machine asks less often
+            # a slow machine polls less often
             while (seconds := time.monotonic() - began) < 1:
                 assert device.jobs.poll(job_id, task).state == "Running"
                 polls += 1
@@ -359,8 +359,8 @@ class DeviceContract:
         task, *_ = self.tasks(device)
         with closing(make()) as unconnected:
             cut_off()
-            # any other QpuError is one after which there may be a job; a device that is
-            # not reached through this process's connections takes the job
+            # after any other QpuError, there may be a job; a device that is not reached
+            # through this process's connections accepts the job
             with suppress(NotAccepted):
                 unconnected.jobs.submit(task)
 
@@ -414,14 +414,15 @@ class DeviceContract:
 class VendorContract(DeviceContract):
     """The contract of a device whose jobs run at a vendor, which may lie about them.
 
-    What a vendor answers is checked before it counts.
+    Every answer of the vendor is checked before it is used.
     """
 
     @pytest.fixture
     def make_lying(self) -> Callable[[Lie], Device | None]:
-        """Return what makes a device whose vendor tells a lie.
+        """Return a function that makes a device whose vendor lies.
 
-        Override it with a stand-in that lies; ``None`` if it has no words for a lie.
+        Override this fixture with a stand-in that lies. The function returns ``None`` if the
+        vendor's API cannot express a lie.
         """
         raise NotImplementedError
 
@@ -535,7 +536,7 @@ class VendorContract(DeviceContract):
             assert 0 <= device.cost({"num_reads": 100}).qpu_seconds < math.inf
 
 
-# what the tests are made of
+# helpers of the tests
 
 
 def new_tag() -> str:
@@ -554,7 +555,7 @@ def variables(count: int) -> dict[str, JSON]:
 
 
 def refreshed(device: Device) -> Device:
-    """Ask the device how it is, until it is online."""
+    """Refresh a device until it is online, and return it."""
 
     def online() -> bool:
         device.refresh()
@@ -574,7 +575,7 @@ def closing(device: Device) -> Iterator[Device]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Ask until the answer is true; the test fails if it is not in time."""
+    """Wait until a condition is true; the test fails if that takes too long."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, f"not in {SECONDS:g} s: {what}"
@@ -582,7 +583,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def submitted(device: Device, task: Task) -> str:
-    """Submit a job, again as long as there is certainly none."""
+    """Submit a job, repeatedly as long as it has certainly not been accepted."""
     job_ids: list[str] = []
 
     def accepted() -> bool:
@@ -600,14 +601,14 @@ def submitted(device: Device, task: Task) -> str:
 
 
 def running(device: Device, task: Task) -> str:
-    """Submit a job of a device whose jobs last, and wait until it runs."""
+    """Submit a job to a device whose jobs last, and wait until it runs."""
     job_id = submitted(device, task)
     until(lambda: device.jobs.poll(job_id, task).state == "Running", "it runs")
     return job_id
 
 
 def cancelled_poll(device: Device, task: Task) -> float:
-    """Return how long a poll takes during which another job like this is cancelled."""
+    """Return how long a poll of another such job takes that is cancelled meanwhile."""
     task = replace(task, tag=new_tag())
     job_id, begun = running(device, task), threading.Event()
 
@@ -620,14 +621,14 @@ def cancelled_poll(device: Device, task: Task) -> float:
     with ThreadPoolExecutor(1) as pool:
         seconds = pool.submit(poll)
         begun.wait()
-        time.sleep(0.02)  # most likely, it waits by now
+        time.sleep(0.02)  # most likely, the poll waits by now
         device.jobs.cancel(job_id)
         assert over(device, job_id, task) == "Cancelled"
         return seconds.result()
 
 
 def over(device: Device, job_id: str, task: Task) -> State:
-    """Wait until a job is over, and return its last state."""
+    """Wait until a job has ended, and return its last state."""
     states: list[State] = []
 
     def ended() -> bool:
@@ -648,7 +649,7 @@ def checked(device: Device, task: Task) -> Size:
 def lying(make: Callable[[Lie], Device | None], lie: Lie) -> Iterator[Device]:
     """Make a device whose vendor lies about its jobs, and close it in the end.
 
-    Ends the test if it has no words for this lie.
+    The test is skipped if the vendor's API cannot express this lie.
     """
     if (device := make(lie)) is None:
         pytest.skip(f"the vendor has no words for a lie about {lie!r}")
@@ -668,7 +669,7 @@ def outcome_of(device: Device, task: Task) -> Outcome | None:
 
 
 def assert_plain(text: str | None) -> None:
-    """Check that a text says something, and that a log, a page or a terminal can have it."""
+    """Check that a text is not empty, and fits a log, a page or a terminal."""
     assert text, "no reason is told"
     assert len(text) <= MOST_CHARACTERS, f"{len(text)} characters"
     assert text.isprintable(), f"not printable: {text!a:.100}"
@@ -702,7 +703,7 @@ def assert_completed(outcome: Outcome, task: Task) -> None:
 
 
 def assert_times(outcome: Outcome) -> None:
-    """Check that times are told as numbers, or not at all."""
+    """Check that times are reported as valid numbers, or not at all."""
     for seconds in (outcome.qpu_seconds, outcome.seconds):
         assert seconds is None or 0 <= seconds < math.inf
 

@@ -5,8 +5,8 @@ Tests that need no QPU run for every registered kind, a site's own included::
     pytest --pyargs sf_quantum.testing.qpus -k TYPE
 
 For the other tests, subclass :class:`QpuContract`, and :class:`JobContract` if the kind
-has a job side, with a QPU or a stand-in for it. A stand-in that can refuse requests shows
-whether jobs outlast that (:meth:`QpuContract.refuse`)::
+has a job side, with a QPU or a stand-in for it. With a stand-in that can refuse requests, the
+tests also show whether jobs outlast refusals (:meth:`QpuContract.refuse`)::
 
     class TestMine(QpuContract, JobContract):
         @pytest.fixture
@@ -44,7 +44,7 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.samplers.problem import document
 
-#: what a vendor may say that is not so: of results, ids of jobs, times, messages, itself
+#: lies of a vendor: about results, ids of jobs, times, messages, or itself
 Lie: TypeAlias = Literal[
     "kind",  # a result of another kind of job
     "variables",  # other variables, or bits, than the job has
@@ -53,21 +53,20 @@ Lie: TypeAlias = Literal[
     "not finite",  # numbers that are NaN or infinite
     "not JSON",
     "energies",  # other energies than those of the samples
-    "one id",  # the same one for each job
-    "other job",  # all that is asked about a job, of the first one
+    "one id",  # the same id for each job
+    "other job",  # any query about a job is answered for the first job
     "times",  # QPU time of a billion seconds
     "texts",  # a reason of a failure with control characters, and of any length
-    "status",  # a queue, a calibration and names that cannot be
+    "status",  # an impossible queue, calibration and names
 ]
 #: enough reads for any working QPU to find the optimum of two variables
 READS = 100
-#: Seed of a job, passed as workflows pass it, also to QPUs without random numbers of
-#: their own.
+#: Seed of a job, passed as workflows pass it, even to QPUs that take no seeds.
 SEED = 7
-#: Time within which a job of so many reads has to end.
+#: Time within which a job of READS reads has to end.
 SECONDS = 150.0
 TWO_ATOMS = (("a", 0.0), ("b", 6.0))
-#: a pair of qubits that are read alike, by gates that are native to some QPUs
+#: a pair of qubits that are read alike, with gates that are native to some QPUs
 BELL = """OPENQASM 3.0;
 include "stdgates.inc";
 gate r(theta, phi) q {{ U(theta, phi - pi/2, pi/2 - phi) q; }}
@@ -80,8 +79,9 @@ r(pi/2, -pi/2) q[{other}];
 c[0] = measure q[{one}];
 c[1] = measure q[{other}];
 """
-#: swaps two modes, of which one has a photon: every shot is its other mode's, however many
-#: photons the source sends; the circuit is Perceval's Circuit(2).add(0, PERM([1, 0]))
+#: swaps two modes, the first of which has a photon: in every shot, only the second mode is
+#: detected, even if the source sends two; the circuit is Perceval's
+#: Circuit(2).add(0, PERM([1, 0]))
 PHOTONIC: dict[str, JSON] = {
     "circuit": ":PCVL:ACircuit:EAIiCBACcgQKAgEA",
     "input_state": "|1,0>",
@@ -242,10 +242,10 @@ class QpuContract(_Leased):
         _check_samples(_job_of(driver, lease))
 
     def refuse(self, driver: Qpu, status: int) -> None:
-        """Have the stand-in refuse the next submission with a status of HTTP, once.
+        """Have the stand-in refuse the next submission once, with a status of HTTP.
 
-        With ``Retry-After: 1``, but for 500. Override it; without, nothing shows that jobs
-        outlast a vendor that is busy.
+        The refusal has ``Retry-After: 1``, except for status 500. Override this method to
+        test that jobs outlast a busy vendor.
         """
         pytest.skip("refuse() is not overridden: nothing can be refused")
 
@@ -277,7 +277,7 @@ class JobContract(_Leased):
 
     #: shots of a job that is cancelled
     long_reads: ClassVar[int] = 10_000
-    #: the id of no job
+    #: an id that belongs to no job
     unknown_id: ClassVar[str] = "00000000-0000-4000-8000-000000000000"
 
     @pytest.fixture
@@ -292,7 +292,7 @@ class JobContract(_Leased):
 
     @pytest.fixture
     def described(self, driver: Qpu) -> Description:
-        """Return what the QPU says of itself."""
+        """Return the QPU's description of itself."""
         return driver.describe()
 
     def payload(self, kind: Kind, described: Description) -> str:
@@ -311,7 +311,7 @@ class JobContract(_Leased):
     def task(
         self, kind: Kind, described: Description, reads: int | None = READS
     ) -> Task:
-        """Make a submission with a tag of its own."""
+        """Make a submission with its own tag."""
         payload = self.payload(kind, described)
         return Task(secrets.token_hex(16), kind, payload, {"num_reads": reads})
 
@@ -353,7 +353,7 @@ class JobContract(_Leased):
         if job.finds:
             assert [job.find(task.tag) for task in tasks] == ids
             assert not job.others(tasks[0].tag, ids[0])
-            # A job that is found instead is surplus.
+            # Next to a job with another id, the job with this tag is a duplicate.
             assert [*job.others(tasks[0].tag, "")] == ids[:1]
             assert job.find(secrets.token_hex(16)) is None
 
@@ -382,10 +382,10 @@ class JobContract(_Leased):
 
     @pytest.fixture
     def make_lying(self) -> Callable[[Lie], Qpu | None]:
-        """Return what makes the driver's side of a QPU whose vendor tells a lie.
+        """Return a function that makes the driver's side of a QPU whose vendor lies.
 
-        Override it with a stand-in that lies; ``None`` if its API has no words for a lie.
-        Without, nothing shows that an answer of any content ends in an error of ours.
+        The function returns ``None`` if the vendor's API cannot express a lie. Override this
+        fixture with a stand-in that lies, to test that any answer is handled.
         """
         pytest.skip("make_lying() is not overridden: no vendor lies")
 

@@ -4,7 +4,7 @@ For a site's own sampler::
 
     pytest --pyargs sf_quantum.testing.samplers -k NAME
 
-The reason of a skipped test is why its sampler cannot be used here.
+If a test is skipped, its reason says why the sampler cannot be used here.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SEED = 3
 def problem() -> BinaryQuadraticModel:
     """Return a ring of four overlapping candidates, which the presolve cannot decide.
 
-    The optima are 0110 and 1001. Every sampler accepts it: neutral atoms can embed a
-    ring.
+    The optima are 0110 and 1001. Every sampler accepts this problem: neutral atoms can
+    embed a ring.
     """
     model = BinaryQuadraticModel("BINARY")
     model.add_linear_from((label, -1.0) for label in "abcd")
@@ -69,7 +69,7 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
 
 @pytest.fixture(scope="module")
 def answers(sampler: Sampler) -> Answers:
-    """What the sampler answers, asked once a problem, since it may be slow."""
+    """The sampler's answers; each problem is sampled once, since that may be slow."""
     return Answers(sampler)
 
 
