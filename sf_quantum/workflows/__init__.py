@@ -1,7 +1,8 @@
-"""What ``sfq check`` and ``sfq run`` do with a file, for programs.
+"""The functions of ``sfq check`` and ``sfq run``, also for programs.
 
-``checks`` and ``previews`` look at a file, ``runs`` starts a run, ``driver`` is the process
-of it, which ends as its parent does, and ``locks`` keeps two runs from one folder.
+``checks`` and ``previews`` read a file without running it. ``runs`` starts a run, ``driver``
+is its process, which ends with the parent process, and ``locks`` keeps two runs from one
+folder.
 
 Imports: checking, checking/tools, connectors, journal, planning, reporting, service.
 """

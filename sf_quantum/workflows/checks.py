@@ -23,17 +23,17 @@ _commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What was found in a file.
+    """The findings in a file.
 
-    A problem or remark has its ``text``, ``file`` and ``line``, and of a StreamFlow file
-    also ``key``, ``what`` and ``right``; ``pandas.DataFrame`` takes a list of them.
+    A problem or remark has ``text``, ``file`` and ``line``; in a StreamFlow file, it also has
+    ``key``, ``what`` and ``right``. ``pandas.DataFrame`` accepts lists of them.
 
     :param kind: ``workflow``, ``QPU service``, ``workload`` or ``CWL``
-    :param problems: what keeps it from running
-    :param remarks: what is odd but runs
-    :param silent: why a QPU or a Slurm could not be asked, by the name of its target or
-        deployment
-    :param contents: what the file has, such as ``2 deployments``
+    :param problems: findings that keep the file from running
+    :param remarks: findings that are odd, but do not keep the file from running
+    :param silent: why a QPU or a Slurm cluster could not be queried, by the name of its
+        target or deployment
+    :param contents: contents of the file, such as ``2 deployments``
     """
 
     file: str
@@ -56,7 +56,7 @@ class CheckResult:
         return lines
 
     def warnings(self) -> list[str]:
-        """One line for each remark, and for each QPU and Slurm that could not be asked."""
+        """One line for each remark, and for each QPU and Slurm that could not be queried."""
         silent = [f"{name} {why}" for name, why in self.silent.items()]
         return [*(str(remark["text"]) for remark in self.remarks), *silent]
 
@@ -81,10 +81,10 @@ class CheckResult:
 def check(file: str | Path) -> CheckResult:
     """Check a StreamFlow file, a QPU service's configuration, or a workload of ``sfq plan``.
 
-    Nothing is run. The QPUs of a StreamFlow file are asked whether they can run its steps,
-    and its Slurms for their partitions.
+    Nothing is run. For a StreamFlow file, the check queries whether its QPUs can run its
+    steps, and which partitions its Slurm clusters have.
 
-    :returns: what was found, also about a file that cannot be read
+    :returns: the findings, even in a file that cannot be read
     """
     # A notebook has its own event loop in this thread, and the QPUs are queried in
     # another one.
@@ -92,9 +92,9 @@ def check(file: str | Path) -> CheckResult:
 
 
 def refuse_problems(result: CheckResult) -> CheckResult:
-    """Return what was found in a file that is to be run.
+    """Return the findings in a file that is to be run.
 
-    :raises ValidationErrors: if the file has problems; it lists them all
+    :raises ValidationErrors: if the file has problems; the error lists all of them
     """
     from sf_quantum.validation import ValidationErrors
 
@@ -128,7 +128,7 @@ def _check(file: str) -> CheckResult:
 
 
 def _other_findings(path: Path) -> tuple[str, list[str]] | None:
-    """What a file is, and the findings in it; ``None`` for a StreamFlow file."""
+    """Return the kind of a file and the findings in it; ``None`` for a StreamFlow file."""
     from sf_quantum import yaml
     from sf_quantum.validation import ValidationErrors
 

@@ -1,8 +1,8 @@
-"""The driver of a run: a process of its own that checks the file, and then runs StreamFlow.
+"""The driver of a run: a separate process that checks the file, and then runs StreamFlow.
 
-Both import StreamFlow, which takes longer than the check: it is imported once. The driver
-gets one order after the other from its standard input, a socket, and begins a run only if
-it is told to.
+The check and the run import StreamFlow, which takes longer than the check, so one process does
+both. The driver reads orders from its standard input, a socket, and begins a run only if an
+order says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sf_quantum.files import JSON
 from sf_quantum.reporting.outputs import written_earlier
 from sf_quantum.workflows.checks import CheckResult, check, refuse_problems
 
-#: how long a thread that StreamFlow has left may keep its process from ending
+#: longest time for which a leftover thread of StreamFlow may keep its process from ending
 END_SECONDS = 10.0
 # The descriptors of an order come with its first byte.
 _FIRST_BYTES, _MOST_LOCKS = 4096, 8
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 @dataclass(frozen=True)
 class Driver:
-    """The process.
+    """A driver's process.
 
     :param orders: a socket whose other end is the standard input of the process
     """
@@ -48,7 +48,7 @@ class Driver:
     def check(self, file: Path) -> CheckResult:
         """Check a file that is to be run, in the process.
 
-        :raises ValidationErrors: if the file has problems; it lists them all
+        :raises ValidationErrors: if the file has problems; the error lists all of them
         """
         answer = b""
         with suppress(ConnectionError), self.orders.makefile("rb") as answers:
@@ -70,9 +70,9 @@ class Driver:
     ) -> None:
         """Let StreamFlow run with arguments, as its command would.
 
-        :param environment: variables beside those of this process
-        :param log: what it prints goes to this file
-        :param locks: descriptors that it keeps open until it ends
+        :param environment: variables in addition to those of this process
+        :param log: file for the output of StreamFlow
+        :param locks: descriptors that the driver keeps open until it ends
         """
         order: JSON = {
             "arguments": [*arguments],
@@ -80,7 +80,7 @@ class Driver:
             "log": str(log),
         }
         line = _line(order)
-        # The exit code tells of a process that has ended.
+        # If the process has ended, its exit code shows that.
         with self.orders, suppress(ConnectionError):
             sent = socket.send_fds(self.orders, [line], locks)
             self.orders.sendall(line[sent:])
@@ -94,7 +94,7 @@ class Driver:
 
 def begun() -> Driver:
     """Start the process, which ends with this one."""
-    # -P: no module of the user's folder stands for one of Python's
+    # -P: a module in the user's folder must not replace one of Python's
     return started([sys.executable, "-P", "-m", __name__])
 
 
@@ -115,18 +115,18 @@ def started(command: Sequence[str]) -> Driver:
 
 
 def main() -> int:
-    """Import StreamFlow, check a file, and run what the standard input says, if anything."""
-    # What is imported stays, so that looking for what can go is in vain: a fifth of the time.
+    """Import StreamFlow, and check and run a file if the standard input has such orders."""
+    # Imports stay, so garbage collection finds nothing, and takes a fifth of the time.
     gc.disable()
     (command,) = entry_points(group="console_scripts", name="streamflow")
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as orders:
-        # a program can open /dev/stdin again, unless it is a socket
+        # programs can reopen /dev/stdin, unless it is a socket
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), sys.stdin.fileno())
         order = _received(orders)
         if "check" in order:
             orders.sendall(_line(_checked(order["check"])))
-            with suppress(Exception):  # it fails again below, where the log has it
+            with suppress(Exception):  # it fails again below, with a log
                 command.load()
             order = _received(orders)
     if not order:
@@ -144,17 +144,17 @@ def main() -> int:
 
 
 def _checked(file: str) -> JSON:
-    """What is found in a file, or, as text, why it cannot be checked."""
+    """Return the findings in a file or, as text, why it cannot be checked."""
     try:
         return asdict(check(file))
-    except Exception:  # noqa: BLE001 - raised where it was asked for
+    except Exception:  # noqa: BLE001 - raised by Driver.check
         return traceback.format_exc()
 
 
 def _received(orders: socket.socket) -> Any:
-    """The next order; empty if there is none.
+    """Return the next order; empty if there is none.
 
-    Its locks stay open in this process, and in none that it starts.
+    The order's locks stay open in this process, but not in processes that it starts.
     """
     line, *_ = socket.recv_fds(
         orders, _FIRST_BYTES, _MOST_LOCKS, socket.MSG_CMSG_CLOEXEC
@@ -171,16 +171,16 @@ def _line(content: JSON) -> bytes:
 
 
 def _protect(log: Path) -> None:
-    """Let the run write over nothing in the folder of its log that no run has written."""
+    """Keep the run from overwriting files next to its log, unless a run has written them."""
     from sf_quantum.connectors.streamflow_outputs import protect
 
     protect(log.parent.resolve(), written_earlier(log))
 
 
 def load_tools_once() -> None:
-    """Let StreamFlow parse the file of a tool once, before it runs what the file says.
+    """Have StreamFlow parse the file of a tool once when it checks a workflow's links.
 
-    The check of a workflow's links in cwl-utils (0.42, ``load_step``) parses it once more for each
+    Otherwise, that check in cwl-utils (0.42, ``load_step``) parses the file again for each
     input and each output of each step.
     """
     from cwl_utils.parser import WorkflowStep, utils
@@ -200,11 +200,11 @@ def load_tools_once() -> None:
 
 
 def end(status: int) -> NoReturn:
-    """End this process with a status, whatever its other threads wait for.
+    """End this process with a status, even if other threads still wait.
 
     StreamFlow 0.2.0rc3 leaves the thread of its database waiting for work if it is
     interrupted while it closes, or if a write fails, as on a full disk. Python would wait for
-    that thread for ever, and the run would count as one that goes on.
+    that thread without limit, and the run would count as still running.
     """
     timer = threading.Timer(END_SECONDS, os._exit, [status])
     timer.daemon = True
@@ -213,15 +213,15 @@ def end(status: int) -> NoReturn:
 
 
 def _ends_with_parent() -> Callable[[], None]:
-    """A child's hook: it is stopped as by Ctrl-C if its parent is killed."""
+    """Return a child's hook: if its parent is killed, the child is stopped as by Ctrl-C."""
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
     number = ctypes.c_ulong(signal.SIGINT)
 
     def bind() -> None:
-        # a shell ignores it for what it runs in the background
+        # a shell has its background processes ignore this signal
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it has been killed already
+        if os.getppid() != parent:  # the parent has been killed already
             os.kill(os.getpid(), signal.SIGINT)
 
     return bind

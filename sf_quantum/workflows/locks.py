@@ -1,8 +1,8 @@
-"""Locks on what two runs at once may not share: the folder of outputs and the database.
+"""Locks on what concurrent runs may not share: the folder of outputs and the database.
 
 StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same one
-fails after 20 s. A lock is that of a file which ``sfq run`` and its driver both have open, so
-it is free once both have ended, however they end.
+fails after 20 s. The locked file is open in both ``sfq run`` and its driver, so the lock is
+free once both have ended, regardless of how they end.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _DATABASE_REMEDY = (
 def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
     """Hold the locks of a run of a StreamFlow file.
 
-    :returns: their descriptors; a lock is held until all processes that have it close it
-    :raises InputError: if another run holds one of them
+    :returns: descriptors of the locks; a lock is held until all processes with its
+        descriptor have closed it
+    :raises InputError: if another run holds one of the locks
     """
     shared, remedies, locks = [], [], []
     with ExitStack() as stack:
@@ -41,7 +42,7 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
             except BlockingIOError:
                 shared.append(str(path))
                 remedies.append(remedy)
-            except OSError:  # StreamFlow says what is wrong, or there are no file locks
+            except OSError:  # StreamFlow reports the error, or there are no file locks
                 continue
         if shared:
             raise InputError(
@@ -52,7 +53,7 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
 
 
 def _lock(path: Path) -> int:
-    """Lock a file that nobody has locked."""
+    """Lock a file; raises ``BlockingIOError`` if it is locked already."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open(path)
     try:
@@ -64,7 +65,7 @@ def _lock(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    # NFS locks only what is open for writing
+    # NFS locks only files that are open for writing
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:  # the file belongs to another user
@@ -72,7 +73,7 @@ def _open(path: Path) -> int:
 
 
 def _resources(file: Path, outdir: Path) -> Iterator[tuple[Path, Path, str]]:
-    """The folder and the database of a run, each with its lock, and what would be right."""
+    """Yield the folder and the database of a run, each with its lock and its remedy."""
     section = mapping(mapping(yaml.read(file, "a StreamFlow file")).get("database"))
     default = Path.home() / ".streamflow" / version("streamflow") / "sqlite.db"
     connection = str(mapping(section.get("config")).get("connection", default))

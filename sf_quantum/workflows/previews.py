@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def preview(file: str | Path) -> Preview:
-    """Say where each step of a StreamFlow file would run now, and how its QPUs are.
+    """Return where each step of a StreamFlow file would run now, and the state of its QPUs.
 
     Nothing is submitted.
 
-    :raises InputError: if the file has a problem, or its runs no journal
+    :raises InputError: if the file has a problem, or its runs write no journal
     """
     refuse_problems(check(file))
     journals = report.journals_of(Path(file))

@@ -1,4 +1,4 @@
-"""Runs of StreamFlow files: each by a StreamFlow in a process of its own."""
+"""Runs of StreamFlow files: each in a separate process of StreamFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LINE_CHARACTERS = 1000
 FAILED = "FAILED Workflow execution"
 # characters of the end of a log that are searched for the reason of a failure
 _LOG_CHARACTERS = 100_000
-#: gets each line about the progress of a run; characters that a terminal acts on are escaped
+#: function that gets each line about the progress of a run, with control characters escaped
 Progress: TypeAlias = Callable[[str], None]
 
 
@@ -47,7 +47,7 @@ class RunFailed(QuantumError):
     """A run that has not completed, or not begun.
 
     :param lines: the reasons
-    :param run: its journal; ``None`` if it has not begun
+    :param run: the run as its journal shows it; ``None`` if it has not begun
     """
 
     def __init__(self, lines: list[str], run: Run | None = None) -> None:
@@ -70,19 +70,19 @@ def run(
 ) -> Run:
     """Check a StreamFlow file, and run it to its end.
 
-    Interrupted, by Ctrl-C or a notebook's "interrupt", the run ends: its steps and QPU jobs
-    are cancelled. It also ends with this process.
+    If it is interrupted, by Ctrl-C or a notebook's "interrupt", the run ends: its steps and
+    QPU jobs are cancelled. The run also ends with this process.
 
     :param outdir: folder of the outputs and of StreamFlow's log, ``streamflow.log``; the logs
         of the nine runs before it are kept as ``streamflow.log.1`` and so on
-    :param resume: reuse what earlier runs of the file have completed, where nothing that it
-        depends on has changed
-    :param progress: called with a line when the check begins, and whenever a job waits,
-        starts or ends, such as ``print``
-    :param debug: StreamFlow logs what it does in detail
-    :raises InputError: if the file has a problem, or its runs no journal, if the run to
-        resume goes on, or if another one uses the folder or the database; nothing has run
-        then
+    :param resume: whether to reuse results of earlier runs of the file, unless anything on
+        which they depend has changed
+    :param progress: function, such as ``print``, that is called with a line when the check
+        begins, and whenever a job waits, starts or ends
+    :param debug: whether StreamFlow logs details
+    :raises InputError: if the file has a problem, or its runs write no journal, if the run to
+        resume is still running, or if another run uses the folder or the database; nothing
+        has run then
     :raises RunFailed: if the run does not complete
     """
     file, outdir = Path(file), Path(outdir)
@@ -118,12 +118,12 @@ def run(
             process.wait()
         except BaseException:
             process.send_signal(signal.SIGINT)
-            with suppress(Exception):  # it may be the reason
+            with suppress(Exception):  # progress() may have raised the error
                 _say_interrupted(path, progress)
             _await_end(process)
             raise
     if path is None:
-        if resume:  # another one may have begun since
+        if resume:  # another run may have begun since
             journal.refuse_ongoing(journals, file.resolve())
         raise _not_begun(process.returncode, log)
     _name_left_over(log, progress)
@@ -147,7 +147,7 @@ def _name_left_over(log: Path, progress: Progress) -> None:
 
 
 def _make_log(outdir: Path) -> None:
-    """Make the folder of the outputs with an empty log, and keep the logs before it."""
+    """Make the folder of the outputs with an empty log, and keep the previous logs."""
     log = outdir / LOG
     try:
         outdir.mkdir(parents=True, exist_ok=True)
@@ -160,7 +160,7 @@ def _make_log(outdir: Path) -> None:
 def refuse_unwritable(outdir: Path) -> None:
     """Refuse a folder of outputs that a run could not create or write to.
 
-    :raises InputError: if it could not
+    :raises InputError: if a run could not
     """
     places = (outdir, *outdir.absolute().parents)
     try:
@@ -194,7 +194,7 @@ def _reasons(
 
 
 def _last_error(exit_code: int, log: Path) -> str:
-    """Say in one line what ended a driver whose journal does not: its last error.
+    """Return in one line why a driver ended if its journal does not show it: its last error.
 
     :param exit_code: negative if a signal has ended it
     """
@@ -216,9 +216,9 @@ def _last_error(exit_code: int, log: Path) -> str:
 
 
 def _resumed(file: Path, journals: Path) -> str:
-    """Say in one line which run is resumed.
+    """Return a line that says which run is resumed.
 
-    :raises InputError: if it goes on
+    :raises InputError: if that run is still running
     """
     path = journal.newest(journals, file.resolve())
     if path is None:
@@ -240,13 +240,13 @@ def _resumed(file: Path, journals: Path) -> str:
 
 
 def _say_interrupted(path: Path | None, progress: Progress) -> None:
-    """Say what an interrupt does to a run that goes on, by its journal."""
+    """Report what an interrupt does, unless the journal shows that the run has ended."""
     if path is None or not journal.status(journal.read(path)):
         progress("interrupted: the steps and their QPU jobs are cancelled")
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a driver that was stopped, also if the user is impatient."""
+    """Wait for a driver that was stopped, even if the user interrupts again."""
     while process.returncode is None:
         with suppress(KeyboardInterrupt):
             process.wait()
