@@ -24,7 +24,7 @@ from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
-#: the score of a consensus with a single cluster, or of none
+#: the score of a consensus with a single cluster, or without any
 NO_SCORE = -1.0
 UNSCORED = Score(NO_SCORE, 0.0, exact=True)
 #: partitions scored in one pass; each takes memory for a label per point
@@ -334,7 +334,7 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
 def read_state(path: str | Path, points: int) -> State:
     """Read the state of the previous iteration.
 
-    :raises InputError: if the file is not a state, or for another number of points
+    :raises InputError: if the file is not a state, or is for another number of points
     """
     content = read_json(path, "state")
     try:

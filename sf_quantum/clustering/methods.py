@@ -1,6 +1,6 @@
 """The clustering methods: k-means, DBSCAN, single linkage, and their parameters.
 
-Each takes points of shape (n, d) and returns n labels from 0 on; -1 is noise. Clusters
+Each method takes points of shape (n, d) and returns n labels from 0 on; -1 is noise. Clusters
 are numbered in the order in which they first appear, so equal partitions have equal
 labels. Parameters are drawn from ranges by a seed, or read from a file.
 """
@@ -144,7 +144,7 @@ METHODS: dict[str, Callable[..., Ints]] = {
     "dbscan": dbscan,
     "single-linkage": single_linkage,
 }
-# what each parameter is in a file
+# the value that is expected of each parameter in a file
 _EXPECTED = {
     "kmeans": {"centres": "a list of row numbers"},
     "dbscan": {

@@ -23,7 +23,7 @@ COLOURS = (
 NOISE = "#BBBBBB"
 #: maximum number of points drawn: more would only darken the picture
 DRAWN = 20_000
-#: maximum characters of a feature's name, and maximum labelled scores for each input
+#: maximum characters of a feature's name, and maximum labelled scores per input clustering
 NAME, LABELS = 40, 5
 
 

@@ -76,7 +76,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     """Read a clustering.
 
     :param points: the expected number of points, if known
-    :raises InputError: if the file is not a clustering, or for another number of points
+    :raises InputError: if the file is not a clustering, or is for another number of points
     """
     content = read_json(path, "clustering")
     try:

@@ -1,6 +1,6 @@
 """The proven optimum: an integer program solved by HiGHS (https://highs.dev).
 
-HiGHS computes with doubles, so what it claims holds up to its tolerances. Each claim is
+HiGHS computes with doubles, so its claims hold only up to its tolerances. Each claim is
 therefore weakened by a margin, and all energies are compared in whole numbers:
 
 - The solution of a program may violate its bounds, rows and integrality by ``_TOLERANCE``,
@@ -71,7 +71,7 @@ UNSOLVED = "HiGHS ended without a solution"
 CLOSE = "energies are too close for HiGHS's tolerances"
 # HiGHS's tolerances for bounds, rows, integrality and reduced costs
 _TOLERANCE = 1e-9
-# The largest gain is scaled to at least half of this, by a power of two.
+# The largest gain is scaled by a power of two, to at least half of 2**_SCALE_BITS.
 _SCALE_BITS = 10
 # Reads of the annealing before the first program, and of a second annealing, which follows if
 # that program is not solved within a share of the time, and takes at most another share.

@@ -37,8 +37,8 @@ Pairs: TypeAlias = list[tuple[int, int]]
 READS = 1000
 DURATION = 4000
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
-# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as
-# it grows, and must stay at least _ROOM times the minimum distance of atoms.
+# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as the
+# frequency grows, and must stay at least _ROOM times the minimum distance of atoms.
 _OMEGA = 4 * np.pi
 _ROOM = 1.5
 # Fraction of the weakest blockade, so that a pair costs more than its lighter atom
@@ -100,13 +100,13 @@ class NeutralAtomSampler(CheckedSampler):
     ) -> SampleSet:
         """Find a register, run the pulse, and read the atoms ``num_reads`` times.
 
-        ``info`` has the device, the register, the overlaps it lacks (``missing``), the
-        pairs it blocks without an overlap (``extra``), and whether atoms have
-        individual weights (``local_detuning``): without it a device finds the largest
-        set, not the heaviest. If the register is not exact, the reads are repaired: of
-        each missing overlap the lighter candidate is removed, then candidates that an
-        extra blockade may have excluded are added where they fit, the heaviest first.
-        ``repaired_reads`` counts the reads that this changed.
+        ``info`` has the device, the register, the overlaps that the register lacks
+        (``missing``), the pairs that it blocks without an overlap (``extra``), and whether
+        atoms have individual weights (``local_detuning``): without these, a device finds
+        the largest set, not the heaviest. If the register is not exact, the reads are
+        repaired: of each missing overlap the lighter candidate is removed, then candidates
+        that an extra blockade may have excluded are added where they fit, the heaviest
+        first. ``repaired_reads`` counts the reads that this repair changed.
 
         :param num_reads: number of samples
         :param seed: seed of the search for positions, and of emulated reads

@@ -161,7 +161,7 @@ class DeviceContract:
             yield refreshed(device)
 
     def tasks(self, device: Device) -> list[Task]:
-        """Make a job of each kind that the device takes and there is a payload for."""
+        """Make a job of each kind that the device accepts, if there is a payload for it."""
         description = device.description
         shots = min(SHOTS, description.shots or SHOTS)
         payloads = {kind: self.payload(kind, device) for kind in description.kinds}
@@ -206,7 +206,7 @@ class DeviceContract:
         assert device.status.online
 
     def test_it_is_asked_how_it_is_if_that_can_change(self, device: Device) -> None:
-        # refresh() is called only where there is an interval
+        # refresh() is called only if there is an interval
         assert (device.refresh_seconds is None) == (
             type(device).refresh is Device.refresh
         )
@@ -321,7 +321,7 @@ class DeviceContract:
             pause = seconds / polls
             if pause < WORTH_ENDING:
                 return
-            # once is enough: the machine may stand still for a while
+            # one success is enough: the machine may stand still for a while
             assert any(
                 cancelled_poll(device, task) < pause / 2 for _ in range(TRIES)
             ), "cancel() does not end the wait of poll()"

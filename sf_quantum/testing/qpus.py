@@ -339,7 +339,7 @@ class JobContract(_Leased):
             assert _end(job, job_id) == "Completed"
             outcome = job.result(job_id, task)
             _check(outcome, task)
-            # it can be read again
+            # the result can be read again
             assert job.result(job_id, task).result == outcome.result
             job.cancel(job_id)
             assert job.poll(job_id).state == "Completed"
@@ -363,7 +363,7 @@ class JobContract(_Leased):
         for kind in described.kinds:
             tasks = [self.task(kind, described, self.long_reads) for _ in range(2)]
             ids = [job.submit(task) for task in tasks]
-            # the second one waits for the first one where jobs run one at a time
+            # the second job waits for the first if jobs run one at a time
             for job_id, task in [*zip(ids, tasks, strict=True)][::-1]:
                 assert job.poll(job_id).state in ("Queued", "Running")
                 job.cancel(job_id)

@@ -92,7 +92,7 @@ def check(file: str | Path) -> CheckResult:
 
 
 def refuse_problems(result: CheckResult) -> CheckResult:
-    """Return the findings in a file that is to be run.
+    """Return the findings in a file, unless it has problems.
 
     :raises ValidationErrors: if the file has problems; the error lists all of them
     """

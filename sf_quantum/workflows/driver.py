@@ -93,13 +93,13 @@ class Driver:
 
 
 def begun() -> Driver:
-    """Start the process, which ends with this one."""
+    """Start a driver's process, which ends with this process."""
     # -P: a module in the user's folder must not replace one of Python's
     return started([sys.executable, "-P", "-m", __name__])
 
 
 def started(command: Sequence[str]) -> Driver:
-    """Start a command as the process, which ends with this one."""
+    """Start a command as a driver's process, which ends with this process."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(

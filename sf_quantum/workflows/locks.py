@@ -1,8 +1,8 @@
 """Locks on what concurrent runs may not share: the folder of outputs and the database.
 
-StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same one
-fails after 20 s. The locked file is open in both ``sfq run`` and its driver, so the lock is
-free once both have ended, regardless of how they end.
+StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same
+database fails after 20 s. The locked file is open in both ``sfq run`` and its driver, so the
+lock is free once both have ended, regardless of how they end.
 """
 
 from __future__ import annotations

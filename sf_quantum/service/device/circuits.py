@@ -1,4 +1,4 @@
-"""The circuits of a job's payload: one, several, or one with values of its parameters."""
+"""The circuits of a job's payload: one, several, or one with sets of parameter values."""
 
 from __future__ import annotations
 

@@ -108,9 +108,10 @@ class DeviceJobs(ABC):
 
     @property
     def give_up_seconds(self) -> float:
-        """Seconds until a job is given up that does not end, or whose requests all fail.
+        """Seconds after which a job is given up.
 
-        The first applies to jobs that are to end, the second while other requests succeed.
+        The time runs while the job is to end but does not, or while all requests about the
+        job fail although others succeed.
         """
         return 60.0
 
@@ -269,7 +270,10 @@ class Device(ABC):
 
     @property
     def custom_annealing(self) -> bool:
-        """Whether problems may set annealing; see :mod:`.emulator.annealing_schedules`."""
+        """Whether problems may set how they are annealed.
+
+        See :mod:`.emulator.annealing_schedules`.
+        """
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""The annealing of problems that set more than its duration, on an emulated annealer.
+"""The annealing of problems that set more than the duration, on an emulated annealer.
 
 The model is that of :mod:`sf_quantum.samplers.neal`: at the fraction s of the annealing,
 the inverse temperature is that of the usual geometric schedule. A schedule may pass through
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel
 
 Points: TypeAlias = list[list[float]]
-# the range of negative couplers (extended_j_range) relative to that of positive ones
+# the range of negative couplers (extended_j_range) relative to the range of positive ones
 NEGATIVE = 2.0
 # the range of the sum of a qubit's couplers, negative and positive (Advantage_system4.1)
 COUPLING = (18.0, 15.0)

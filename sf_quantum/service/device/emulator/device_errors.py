@@ -102,7 +102,7 @@ class Noise:
 
         Integer labels are qubits of the chip, each with its own errors; other labels are
         numbered in order. The error of a coupler is the sum of contributions of its two
-        qubits, so that those of neighbouring couplers are correlated.
+        qubits, so that the errors of neighbouring couplers are correlated.
         """
         import numpy
         from dimod import Vartype

@@ -107,8 +107,8 @@ class DeviceSettings(Section):
         lattice with native gates, or ``complete``, any gate on any qubits
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
-    :param calibration_seconds: modelled lifetime of a calibration; by default that of
-        the technology
+    :param calibration_seconds: modelled lifetime of a calibration; by default the
+        technology's
     :param seed: seed of faults, errors and jobs without a seed; random by default
     :param compute: limits of the computation of a job
     :param cost_per_second: price of modelled QPU time, in the site's own unit

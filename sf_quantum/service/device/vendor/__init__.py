@@ -6,6 +6,6 @@ each job id, and ``sampling`` runs the jobs of vendors whose API has none. ``lea
 vendor's lease while there is work, ``requests`` sends requests under the lease, and ``state``
 tracks the state of the QPU and the time of the next query. ``costs`` estimates the cost of
 jobs, ``sizes`` their size. ``answer_checks`` checks every answer of the vendor before it is
-used (the client bounds its size as it reads it), and ``evidence`` keeps answers that cannot be
-true. A vendor that is slow, wrong or down stops only its own jobs.
+used (the client bounds the size of what it reads), and ``evidence`` keeps answers that cannot
+be true. A vendor that is slow, wrong or down stops only its own jobs.
 """

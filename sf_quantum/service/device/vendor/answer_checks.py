@@ -40,7 +40,7 @@ from sf_quantum.service.device.vendor.evidence import Evidence
 from sf_quantum.service.device.vendor.job_ids import VendorJobIds, WrongId
 from sf_quantum.text import LAST_SECOND, MAX_CHARACTERS, described, shortened
 
-# Limits of the check of a result: one of 20 MB takes seconds, and a tenth of the
+# Limits of the check of a result: a result of 20 MB takes seconds, and a tenth of the
 # memory.
 LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
 # Attempts at that check, as its process may be killed if memory is short.

@@ -288,7 +288,7 @@ class VendorLease:
                 logger.info("gave back the lease of QPU %s", self.driver.name)
             except (AuthenticationError, Unsendable):
                 raise
-            except (InputError, LeaseLost) as error:  # it has ended
+            except (InputError, LeaseLost) as error:  # the lease has ended
                 logger.info("a lease of QPU %s: %s", self.driver.name, error)
             self._unwanted.pop()
 

@@ -23,7 +23,7 @@ class LeasedRequests:
         self._lease, self._state = lease, state
 
     def ask(self, call: Callable[[Held], T]) -> T:
-        """Make a request under the lease, or under another one if it has been lost.
+        """Make a request under the lease, or under another lease if the first is lost.
 
         :raises NotAccepted: if the request was certainly not made, or the vendor asks for a
             pause

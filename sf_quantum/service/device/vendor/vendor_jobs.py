@@ -92,7 +92,7 @@ class VendorJobs(DeviceJobs):
         return self._settings.late_seconds
 
     def answered_since(self, moment: float) -> bool:
-        """See :meth:`DeviceJobs.answered_since`; adds the pause between two requests."""
+        """See :meth:`DeviceJobs.answered_since`; allows for the pause between requests."""
         return self._state.heard_since(moment - self._settings.refresh_seconds)
 
     def abandon(self, job_id: str) -> None:

@@ -229,7 +229,7 @@ def _folded(one: Value) -> Value:
 
 
 def literal(number: Number, node: QASMNode) -> Expression:
-    """Return a number as an expression, in the place of another."""
+    """Return a number as an expression that replaces a node."""
     from openqasm3 import ast
 
     made: Expression

@@ -9,7 +9,7 @@ _REGISTER = re.compile(r"\b[qc]reg\s+(\w+)\s*\[\s*(\d+)\s*\]")
 _DEFINITION = re.compile(r"\bgate\s[^{}]*\{[^{}]*\}")
 _DECLARES = re.compile(r"(OPENQASM|include|qreg|creg|opaque)\b")
 _CONDITION = re.compile(r"if\s*\([^()]*\)\s*")
-# A call of a gate: its name and angles, and what it is applied to.
+# A call of a gate: its name and angles, and its operands.
 _CALL = re.compile(r"\w+\s*(?:\(.*\))?(.*)", re.DOTALL)
 
 

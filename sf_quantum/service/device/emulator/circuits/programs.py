@@ -370,7 +370,7 @@ class _Registers:
 
 
 def _indexed(index: IndexElement) -> int | None:
-    """Return how many bits an index selects; ``None`` for one."""
+    """Return how many bits an index selects; ``None`` for a single bit."""
     return None if isinstance(index, list) else len(getattr(index, "values", ()))
 
 

@@ -96,7 +96,7 @@ def size(setup: PhotonicExperiment) -> Size:
 
 
 def check_shot(size: Size, seconds: float) -> None:
-    """Refuse an experiment with too long a shot: a slice has at least one.
+    """Refuse an experiment with too long a shot: a slice has at least one shot.
 
     :param seconds: time of a shot on the device
     """
