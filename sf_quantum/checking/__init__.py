@@ -1,10 +1,11 @@
-"""Checks of a StreamFlow file before it runs, which report all problems at once.
+"""Checks of a StreamFlow file before a run; all problems are reported together.
 
-``check_file`` reads a file and what it names, and returns problems, each with its file and line.
-``document`` is a YAML file with its lines, ``schema`` checks its keys, ``workflows`` one of
-its workflows, and ``preview`` tells what a run would do now. ``deployments`` checks where
-steps may run, ``bindings`` where each of them runs, ``qpus`` those on QPUs; ``cwl`` reads and
-checks the steps themselves, ``tools`` those that call ``sfq``.
+``check_file`` checks a file and the files that it names, and returns the problems, each with
+its file and line. ``document`` reads a YAML file with the line of each key, ``schema`` checks
+the keys, ``workflows`` checks one workflow, and ``preview`` predicts what a run would do now.
+``deployments`` checks the deployments, ``bindings`` the bindings of steps to them, ``qpus``
+the steps on QPUs; ``cwl`` reads and checks the steps themselves, ``tools`` the steps that
+call ``sfq``.
 
 Imports: candidates, checking/*, qpu, reporting.
 """
@@ -31,9 +32,9 @@ class Findings:
 
     :param problems: problems in the file itself first, by line, then problems in the
         files it names
-    :param remarks: what is odd but runs, in the same order
-    :param silent: why a QPU or a Slurm could not be queried, by the name of its target
-        or deployment
+    :param remarks: oddities that do not prevent a run, in the same order
+    :param silent: reasons why QPUs or Slurms could not be queried, by name of the target or
+        deployment
     """
 
     problems: list[FileProblem]
@@ -46,15 +47,15 @@ class Findings:
 def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
-    The QPUs to which steps are bound are queried whether they can run them now, and Slurm is
-    asked for its partitions.
+    The QPUs to which steps are bound are asked whether they can run these steps now, and Slurm
+    is queried for its partitions.
 
-    :param commands: gives the parser of ``sfq``, with which the command lines of its tools
-        are checked
+    :param commands: returns the parser of ``sfq``, for the command lines of tools that call
+        it; without it, these are not checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:
-        # a service's configuration that cannot be read is reported here, too
+        # An unreadable file may also be the configuration of a service.
         kind = "StreamFlow file or a service's configuration"
         document = Document.read(Path(path), kind, dates=True)
     except UnreadableError as error:
@@ -77,7 +78,7 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         ),
     ]
     ordered = sorted(
-        # two steps may run the same CWL file
+        # Two steps that run the same CWL file report the same problems.
         dict.fromkeys(problems),
         key=lambda p: (p.file != document.name, p.file, p.line or 0),
     )

@@ -13,20 +13,20 @@ from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
 from sf_quantum.validation import dotted
 
 SHOWN = 12
-# the similarity of a misspelt key, 0 to 1
+# minimum similarity of a misspelt key to the valid key, 0 to 1
 MISSPELT = 0.8
-# and of a file's name; one that is less alike is another's
+# minimum similarity of a misspelt file name to the existing name, 0 to 1
 NEAR = 0.75
 
 
 @dataclass(frozen=True)
 class FileProblem:
-    """A problem of a file; its text is one line.
+    """A problem in a file, printed as one line.
 
-    :param line: counted from 1; None if the problem concerns the file as a whole
+    :param line: number of the line, from 1; None if the problem concerns the file as a whole
     :param where: keys and indices from the top of the file
-    :param right: how to fix it
-    :param remark: whether the file runs all the same
+    :param right: how to fix the problem
+    :param remark: whether the file can run despite the problem
     """
 
     file: str
@@ -37,7 +37,7 @@ class FileProblem:
     remark: bool = False
 
     def to_json(self) -> dict[str, JSON]:
-        """Its line, and the parts of it."""
+        """Return the printed line, and its parts."""
         return {
             "text": str(self),
             "file": self.file,
@@ -79,7 +79,7 @@ class Document:
 
         :param kind: what the file should be ("StreamFlow file"), for the error message
         :param dates: see :func:`sf_quantum.yaml.parse`
-        :raises UnreadableError: if it is missing, not YAML, empty or not a mapping
+        :raises UnreadableError: if the file is missing, not YAML, empty or not a mapping
         """
         name, line, right = str(path), None, f"expected a {kind}"
         try:
@@ -99,11 +99,11 @@ class Document:
 
     @property
     def folder(self) -> Path:
-        """The folder in which relative paths of the file start."""
+        """The folder against which relative paths in the file are resolved."""
         return Path(self.name).parent
 
     def expanded(self, name: str) -> str:
-        """A name with its prefix, of ``$namespaces``, written out."""
+        """Return a name with its prefix expanded according to ``$namespaces``."""
         prefix, colon, rest = name.partition(":")
         base = mapping(self.content.get("$namespaces")).get(prefix)
         return f"{base}{rest}" if colon and isinstance(base, str) else name
@@ -115,13 +115,13 @@ class Document:
         return FileProblem(self.name, line, where, what, right)
 
     def remark(self, where: KeyPath, what: str, right: str) -> FileProblem:
-        """As :meth:`problem`, of what runs all the same."""
+        """Return a :meth:`problem` that does not prevent a run."""
         return replace(self.problem(where, what, right), remark=True)
 
     def unknown(
         self, where: KeyPath, name: str, valid_names: Iterable[str], what: str
     ) -> Iterator[FileProblem]:
-        """A problem if the name is not one of the known ones."""
+        """Yield a problem if the name is not one of the valid names."""
         if name not in valid_names:
             yield self.problem(where, what, suggestion(name, valid_names))
 
@@ -136,9 +136,9 @@ def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
 
 
 def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
-    """Whether a key that is missing seems to be there under another spelling.
+    """Whether a missing key seems to be present under another spelling.
 
-    That is said of the other key, so nothing need be said of what the missing one lacks.
+    The misspelt key is reported, so the missing key need not be reported.
     """
     return key not in content and bool(
         difflib.get_close_matches(key, content, 1, MISSPELT)
@@ -148,9 +148,9 @@ def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
 def suggestion(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) -> str:
     """A suggestion for an unknown name.
 
-    :param cutoff: the required similarity, 0 to 1; lower for paths, of which one missing
-        level is a large part
-    :returns: the closest known name, or else the known names
+    :param cutoff: minimum similarity, 0 to 1; lower for paths, since one missing level is a
+        large part of a path
+    :returns: the closest valid name in a question, or else the valid names
     """
     names = sorted(set(valid_names))
     if not names:
@@ -163,7 +163,7 @@ def suggestion(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) ->
 
 
 def near_file(path: Path) -> str | None:
-    """A suggestion for a missing file: one beside it with nearly its name, if any."""
+    """Return a suggestion for a missing file: a similar name in the same folder, if any."""
     try:
         names = [one.name for one in path.parent.iterdir()]
     except OSError:

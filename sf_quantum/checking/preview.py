@@ -1,4 +1,4 @@
-"""What a run of a StreamFlow file would do if it began now; nothing is submitted."""
+"""Preview of a run of a StreamFlow file that would begin now; nothing is submitted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.reporting.aligned import align
 
-#: where StreamFlow runs a step that no binding names
+#: name shown for the target of a step without a binding
 LOCAL = "local"
 _QPU_HEADER = "QPU, technology, state, qubits, leases, jobs queued, starts in".split(
     ", "
@@ -49,9 +49,9 @@ _NUMBERS = _QPU_HEADER[3:]
 class StepPreview:
     """The targets on which a step would run.
 
-    :param targets: candidates, of which the first with a free slot gets a job; empty if
-        no target can run it
-    :param why: the reason of a decision
+    :param targets: possible targets; the first with a free slot gets a job. Empty if no target
+        can run the step
+    :param why: reason for the choice
     """
 
     workflow: str
@@ -64,10 +64,12 @@ class StepPreview:
 class Preview:
     """What a run would do if it began now.
 
-    A quantum candidate is decided anew for each attempt of a job, from what its QPUs answer
-    then. Here, nothing else runs: classical targets are free, and no budget is spent.
+    A run decides on the target of a quantum candidate for each attempt of a job, from the
+    QPUs' replies at that time. The preview assumes that nothing else runs: classical targets
+    are free, and no budget is spent.
 
-    :param qpus: the status of each QPU, by its target; text if it could not be asked
+    :param qpus: status of each QPU, by target name; the reason as text if it could not be
+        queried
     """
 
     file: str
@@ -112,9 +114,10 @@ class Preview:
 
 
 def preview(file: Path, journals: Path) -> Preview:
-    """Ask the QPUs of a file that has no problem, and decide as its run would.
+    """Query the QPUs of a file without problems, and decide on targets as its run would.
 
-    :param journals: the folder of the journals of its runs, which tell run times
+    :param journals: folder with the journals of earlier runs, from which run times are
+        estimated
     """
     document = Document.read(file, "StreamFlow file", dates=True)
     deployments = Deployments(document, rules())
@@ -125,7 +128,7 @@ def preview(file: Path, journals: Path) -> Preview:
 
     @cache
     def replies(size: JobSize | None) -> dict[str, StatusReply]:
-        # What a QPU answers depends on the size: the cost of a job, and when it would run.
+        # A QPU's reply depends on the size: the cost of the job, and its start time.
         return poll(targets, document.folder, size)
 
     answers: dict[str, StatusReply] | None = None
@@ -154,7 +157,7 @@ def preview(file: Path, journals: Path) -> Preview:
 
 
 def _steps(workflow: Workflow) -> Iterator[str]:
-    """The steps that run a tool; those of bindings where the CWL could not be read."""
+    """Yield the steps that run a tool, or the steps with bindings if the CWL is unreadable."""
     tools = dict.fromkeys(tool.step for tool in workflow.process.tools)
     yield from tools or (b.path for b in workflow.bindings if b.kind == "step")
 
@@ -163,7 +166,7 @@ def _steps(workflow: Workflow) -> Iterator[str]:
 class _Job:
     """The first job of a quantum candidate's step.
 
-    :param unknown: what of its size only its run knows
+    :param unknown: parts of the size that are not known before the run
     """
 
     rules: StepRules
@@ -172,7 +175,7 @@ class _Job:
 
     @classmethod
     def read(cls, workflow: Workflow, binding: Binding, rules: StepRules) -> _Job:
-        """Read its size from the settings, as the filter does from the job's inputs."""
+        """Read the size from the settings, as the filter reads it from the job's inputs."""
         settings = workflow.read_settings()
         given = settings if isinstance(settings, Document) else None
         size = ProblemSizes(workflow.process, given).smallest(binding)

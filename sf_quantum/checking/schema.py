@@ -1,7 +1,7 @@
 """Unknown keys and wrong values, according to the schemas of StreamFlow and its plugins.
 
-StreamFlow validates the same schemas, but prints a dump of them, and misses errors on which
-it fails later: a misspelt key of a service, of a deployment, of a failure manager.
+StreamFlow validates against the same schemas, but prints a dump of them, and misses errors on
+which a run fails later: misspelt keys of services, deployments and failure managers.
 This module descends the file and the schemas together. Keys of an object that no schema
 names are unknown, even if the schema permits additional ones; jsonschema validates single
 values.
@@ -35,7 +35,7 @@ Schema: TypeAlias = dict[str, JSON]
 
 VERSION = "v1.0"
 UNKNOWN = "unknown key"
-# handled by the walk; all other keywords concern single values and are left to jsonschema
+# keywords that the walk handles; all others concern single values and are left to jsonschema
 WALKED = frozenset(
     "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
     "required additionalProperties unevaluatedProperties items dependentSchemas".split()
@@ -65,7 +65,7 @@ BOUNDS = {
 class Part:
     """A schema that applies to a value, and the base URI of its references.
 
-    :param lax: whether only its keys are checked, since StreamFlow ignores the values
+    :param lax: whether only keys are checked, since StreamFlow ignores the values
     """
 
     schema: Schema
@@ -99,7 +99,7 @@ class Part:
         }
 
     def named(self) -> set[str]:
-        """The named keys, including those of conditions that do not hold."""
+        """Return the keys that the schema names, including those of unmet conditions."""
         keys = {*self.properties, *self.required}
         for part in [self, *self.branches("allOf")]:
             for branch in part.schema.keys() & {"then", "else"}:
@@ -147,7 +147,7 @@ class Rules:
             )
         faults = list(self._walk(document.content, [self.top()], (), {}))
         yield from starmap(document.problem, faults)
-        # a file that StreamFlow rejects never passes
+        # Any other error on which StreamFlow rejects the file is reported as is.
         errors = self._whole.iter_errors(document.content)
         if not faults and (error := best_match(errors)):
             yield document.problem(
@@ -161,18 +161,18 @@ class Rules:
         return Part(self.root, self.schema.configs[VERSION])
 
     def validator(self, schema: Schema) -> Validator:
-        """The jsonschema validator of a schema that refers to no part of its own."""
+        """Return the jsonschema validator of a schema without references to its own parts."""
         return self._any.evolve(schema=schema)
 
     def is_type(self, value: JSON, types: JSON) -> bool:
-        """Whether a value has one of the types; true if there are none."""
+        """Whether a value has one of the types; true if no types are given."""
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list):
             return True
         return any(self._any.is_type(value, str(name)) for name in names)
 
     def parts(self, part: Part, value: JSON) -> Iterator[Part]:
-        """The schema and those it includes: references, conditions, alternatives."""
+        """Yield a schema and those that it includes: references, conditions, alternatives."""
         yield part
         for inner in self._included(part, value):
             yield from self.parts(inner, value)
@@ -203,13 +203,13 @@ class Rules:
     def _referred(self, part: Part, reference: str) -> Part:
         resolver = self.schema.registry.resolver(base_uri=part.base)
         contents: Schema = resolver.lookup(reference).contents
-        # urljoin cannot join a fragment to a urn, and plugins may use one as $id
+        # urljoin cannot join a fragment to a URN, and plugins may use a URN as $id
         inside = reference.startswith("#")
         base = part.base if inside else urldefrag(urljoin(part.base, reference)).url
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """The most likely alternative: of the right type and kind, with the most keys.
+        """Return the alternative of the right type with the closest kind and the most keys.
 
         The *kind* of a mapping is a key with one permitted value, such as ``type``.
         """
@@ -224,8 +224,8 @@ class Rules:
             return _likeness(part, value), len(keys & named)
 
         best = max(fitting, key=likeness)
-        # The part gets the kinds of all alternatives, for the suggestion of an error
-        # message.
+        # The part permits the kinds of all alternatives, so that an error message can suggest
+        # any of them.
         kinds: Schema = {
             key: {"enum": [p.kinds[key] for p in fitting if key in p.kinds]}
             for key in best.kinds
@@ -241,8 +241,8 @@ class Rules:
     ) -> Iterator[tuple[KeyPath, str, str]]:
         """Descend the file and the schemas together.
 
-        :param above: the keys that the mappings around the value may have, each with the
-            key of its mapping in which the value is
+        :param above: valid keys of the mappings around the value, each with the key under
+            which its mapping contains the value
         """
         parts = [inner for part in parts for inner in self.parts(part, value)]
         for what, right in sorted(self._faults(value, parts, where)):
@@ -303,7 +303,7 @@ class Rules:
     def _holder(
         self, key: str, value: dict[str, JSON], parts: list[Part]
     ) -> str | None:
-        """The key whose mapping may have a key that this mapping may not have."""
+        """Return the key whose mapping may contain a key that is misplaced in this mapping."""
         for part in parts:
             for name, schema in part.properties.items():
                 given = value.get(name, {})
@@ -316,7 +316,7 @@ class Rules:
 def _children(
     key: str, parts: list[Part], keys: set[str]
 ) -> list[Part] | tuple[str, str]:
-    """The schemas of the value under a key, or what is wrong with the key."""
+    """Return the schemas of the value under a key, or the key's fault and its remedy."""
     children = [p.sub(p.properties[key]) for p in parts if key in p.properties]
     if children or key in keys:
         return children
@@ -329,7 +329,8 @@ def _children(
     word = "additionalProperties"
     rest = [part.schema[word] for part in parts if word in part.schema]
     if fitting or (patterns and not rest and not keys):
-        # StreamFlow does not check a service named GPU, but fails on the same keys
+        # StreamFlow does not check an entry whose name matches no pattern, such as a service
+        # named GPU, but fails on the same keys.
         return fitting or [replace(part, lax=True) for _, part in patterns]
     if rest and False not in rest:
         return [part.sub(schema) for part in parts for schema in rest]
@@ -342,7 +343,7 @@ def _children(
 def _asks_missing_type(condition: Part, value: JSON) -> bool:
     """Whether ``if: type is X`` holds only because the type is missing.
 
-    The schemas of all connectors would apply at once; the missing key is reported anyway.
+    Otherwise, the schemas of all connectors would apply; the missing key is reported anyway.
     """
     return "type" in condition.properties and "type" not in mapping(value)
 
@@ -381,13 +382,13 @@ def _shown(value: JSON) -> str:
 
 
 def _likeness(part: Part, value: JSON) -> float:
-    """The similarity of a value's kind to that of an alternative, 0 to 1."""
+    """The similarity of a value's kind to an alternative's kind, 0 to 1."""
     pairs = [(str(mapping(value).get(key)), kind) for key, kind in part.kinds.items()]
     return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
 
 
 def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
-    """Find a value that gives only the kind of an alternative with more keys."""
+    """Find a value that is only the kind of an alternative that requires more keys."""
     for branch in branches:
         for key, kind in branch.kinds.items():
             more = [name for name in branch.required if name != key]
@@ -398,7 +399,7 @@ def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
 
 
 def _rivals(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
-    """Find keys that exclude each other by a ``oneOf`` of ``required`` alone."""
+    """Find keys that exclude each other by a ``oneOf`` of schemas with only ``required``."""
     alone = [
         branch.required for branch in branches if set(branch.schema) == {"required"}
     ]

@@ -31,7 +31,7 @@ from sf_quantum.checking.tools.command_lines import Commands
 from sf_quantum.checking.tools.sfq_tools import SfqTools
 from sf_quantum.files import KeyPath, mapping
 
-# commands that a shell has itself (POSIX.1-2024, Shell Command Language, 2.15; bash)
+# commands built into a shell (POSIX.1-2024, Shell Command Language, 2.15; bash)
 BUILTINS = frozenset(
     ". : [ [[ { ( ! alias bg break builtin case cd command continue declare echo eval exec "
     "exit export false fc fg for getopts hash if jobs kill let local printf pwd read "
@@ -74,7 +74,7 @@ class Workflow:
         misread = [*folders.check_files(self.document, self.config, self.where)]
         yield from misread
         yield from folders.check(self.deployments, self.bindings, self.where)
-        if not misread:  # else the parser would find fault with what is right
+        if not misread:  # else the parser reports false errors
             yield from self._contents()
         yield from resources.check(self.deployments, self.process, self.bound)
         for binding in self.bindings:
@@ -152,7 +152,7 @@ class Workflow:
             yield self.document.problem(where, what, right)
 
     def read_settings(self) -> Document | FileProblem | None:
-        """The file of inputs, if the configuration names one, or why there is none."""
+        """Return the file of inputs, or the problem with it; None if none is configured."""
         file = self.config.get("settings")
         if not isinstance(file, str) or "://" in file:
             return None
@@ -211,9 +211,9 @@ class Workflow:
                 yield tool.document.problem(tool.where, what, right)
 
     def _defaults(self) -> Iterator[FileProblem]:
-        """Find files that do not exist among the defaults.
+        """Find missing files among the defaults.
 
-        StreamFlow 0.2.0rc3 also fails on those that are not used.
+        StreamFlow 0.2.0rc3 fails even on missing files of defaults that are not used.
         """
         for position in self.process.read.values():
             steps = [

@@ -1,7 +1,7 @@
-"""What steps are bound to: targets and filters, and whether steps can run there.
+"""Checks of bindings: their targets and filters, and whether steps can run on the targets.
 
-``binding`` reads a binding and checks what it names, ``folders`` checks the folders of steps,
-``resources`` the cores, memory and containers that steps require.
+``binding`` reads a binding and checks its references, ``folders`` checks the folders of
+steps, ``resources`` the cores, memory and containers that steps require.
 
 Imports: candidates, checking, checking/cwl, checking/deployments.
 """

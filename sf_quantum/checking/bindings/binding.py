@@ -1,4 +1,4 @@
-"""The bindings of a workflow: their targets and filters, and checks of what these name."""
+"""The bindings of a workflow: their targets and filters, and checks of their references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Binding:
     """One entry of ``bindings``.
 
     :param kind: ``step`` or ``port``
-    :param references: the entries of ``target``, each with its place
+    :param references: entries of ``target``, each with its path in the file
     """
 
     deployments: Deployments
@@ -53,7 +53,7 @@ class Binding:
 
     @cached_property
     def targets(self) -> dict[KeyPath, Target]:
-        """The targets whose deployments exist, by their places."""
+        """The targets whose deployments exist, by path in the file."""
         targets = {}
         for where, target in self.references:
             name, service = str(target.get("deployment")), target.get("service")
@@ -73,7 +73,7 @@ class Binding:
 
     @property
     def candidates(self) -> list[dict[str, JSON]]:
-        """The configurations of the filters ``sfq.candidate`` that it names."""
+        """The configurations of the binding's filters of type ``sfq.candidate``."""
         filters = mapping(self.deployments.document.content.get("bindingFilters"))
         names = map(str, listing(self.content.get("filters")))
         entries = [mapping(filters.get(name)) for name in names]
@@ -81,7 +81,7 @@ class Binding:
 
     @property
     def deployment_names(self) -> list[str]:
-        """The deployments that its targets name, some of which may not exist."""
+        """The names of the targets' deployments, some of which may not exist."""
         return [deployment_of(target) for _, target in self.references]
 
     @property
@@ -93,7 +93,8 @@ class Binding:
     def check(self, *, is_step: bool) -> Iterator[FileProblem]:
         """Check the targets and the names of the filters.
 
-        :param is_step: whether a step has its path, which the key ``port`` may name, too
+        :param is_step: whether the path is that of a step, which is possible even with
+            ``port``
         """
         deployments, document = self.deployments, self.deployments.document
         if self.content.get("target") == []:
@@ -107,7 +108,7 @@ class Binding:
                 yield document.problem(where, what, right)
             seen.append(target)
             yield from deployments.target(target, where)
-            # a service beside the target is an unknown key
+            # a service next to the target is reported as an unknown key
             if self.kind == "step" and "service" not in self.content:
                 yield from deployments.unnamed(target, where)
             if self.kind == "port" and not is_step and "workdir" not in target:
@@ -123,7 +124,7 @@ class Binding:
 
 
 def check_duplicates(bindings: list[Binding]) -> Iterator[FileProblem]:
-    """Find bindings of one path, of which StreamFlow uses the last."""
+    """Find bindings of the same path; StreamFlow uses only the last of them."""
     seen: dict[tuple[str, PurePosixPath], KeyPath] = {}
     for binding in bindings:
         path = binding.kind, PurePosixPath(binding.path)

@@ -1,7 +1,7 @@
-"""Folders in which StreamFlow cannot run steps, and from which it reads other files.
+"""Checks for folders in which StreamFlow cannot run steps, or whose paths it misreads.
 
-It changes to a job's folder without quoting its path. A shell takes a space or a quote in
-it for its own, and steps there end with no message at all (StreamFlow 0.2.0rc3).
+StreamFlow 0.2.0rc3 changes to a job's folder without quoting the path. A shell interprets
+spaces and quotes in the path, and the steps end without a message.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.text import escaped
 
-# StreamFlow takes these for a pattern, and for an escape of a URL: it finds no output there.
+# Besides special characters of a shell: StreamFlow takes brackets for a pattern, and %XX for
+# an escape in a URL, and finds no output there.
 _FOLDER = re.compile(rf"{SPECIAL.pattern}|\[[^/\]]+\]|%[0-9A-Fa-f]{{2}}")
 RIGHT = "write a path without spaces, and without any of \"$%&'();<>[\\]`|"
-# Characters that end the path of a URL, stand for others in it, or are left out of it:
-# CWL's parser reads a file of another folder, if there is one. The last are bytes of a path
+# Characters that end the path of a URL, stand for other characters or are left out of it, so
+# CWL's parser may read a file in another folder. The last range stands for bytes of a path
 # that is not UTF-8.
 NOT_OF_URL = re.compile(r"[?#+\t\n\r\udc80-\udcff]")
 
@@ -30,9 +31,9 @@ NOT_OF_URL = re.compile(r"[?#+\t\n\r\udc80-\udcff]")
 def check_files(
     document: Document, config: Mapping[str, JSON], workflow: KeyPath
 ) -> Iterator[FileProblem]:
-    """Check where the files of a workflow are.
+    """Check the paths of a workflow's files.
 
-    :param config: of the workflow
+    :param config: configuration of the workflow
     """
     for key in ("file", "settings"):
         name = config.get(key)
@@ -47,7 +48,7 @@ def check_files(
             right = "use a path in UTF-8 without ?, #, +, tabs and line breaks"
             yield document.problem((*workflow, "config", key), what, right)
             if NOT_OF_URL.search(str(document.folder.absolute())):
-                return  # the other file is in this folder, too
+                return  # the folder's path is at fault, for both files
 
 
 def check(
@@ -55,7 +56,7 @@ def check(
 ) -> Iterator[FileProblem]:
     """Check the folders of steps.
 
-    :param workflow: its place in the file
+    :param workflow: path of the workflow in the document
     """
     steps = [binding for binding in bindings if binding.kind == "step"]
     temporary = tempfile.gettempdir()

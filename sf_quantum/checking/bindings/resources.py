@@ -1,7 +1,7 @@
-"""What steps require of the locations that they are bound to: cores, memory, containers.
+"""Checks whether locations meet the steps' requirements: cores, memory, containers.
 
-StreamFlow 0.2.0rc3 lets a job wait without limit, and without a word, for cores that no
-location has; and it runs a container at one location of a deployment only.
+StreamFlow 0.2.0rc3 lets a job wait without limit, and without a message, for cores that no
+location has; and it runs containers only on a deployment with one location.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def check(
 ) -> Iterator[FileProblem]:
     """Check each tool against the targets of its step.
 
-    :param bound: gives the binding of a step
+    :param bound: returns the binding of a step
     """
     for step, tool in process.commands.items():
         binding = bound(step)
@@ -44,7 +44,7 @@ def _hardware(
 ) -> Iterator[FileProblem]:
     """Find steps that require more than this host has, and have no other target."""
     names = binding.deployment_names if binding else []
-    # locations of a wrapper have slots instead
+    # a wrapper's locations have slots instead
     if any(deployments.get(name).get("type") != "local" for name in names):
         return
     available = {

@@ -1,9 +1,10 @@
 """CWL files and the file of inputs, read as StreamFlow reads them.
 
-``processes`` finds the steps, ports and tools of a workflow, ``parser`` reads them by the
-engine's own parser, ``javascript`` by its JavaScript engine. ``steps`` checks what steps run,
-``links`` and ``sources`` what their inputs get, ``types`` and ``expressions`` what may be
-written. ``inputs`` checks the file of inputs, ``values`` tells what each port gets of it.
+``processes`` finds the steps, ports and tools of a workflow, ``parser`` reads its files with
+StreamFlow's own parser, and ``javascript`` compiles its scripts with Node.js. ``steps`` checks
+scatter, loops and conditions, ``links`` the links to inputs and outputs, ``sources`` the
+sources of links, ``types`` the types, and ``expressions`` the expressions. ``inputs`` checks
+the file of inputs, and ``values`` finds the values of ports.
 
 Imports: checking.
 """

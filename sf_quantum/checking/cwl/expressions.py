@@ -14,20 +14,20 @@ from sf_quantum.checking.document import Document, FileProblem, suggestion
 from sf_quantum.files import JSON, KeyPath, mapping
 
 JAVASCRIPT = "InlineJavascriptRequirement"
-# fields whose text is never evaluated; the other processes are checked on their own
+# fields whose text is never evaluated; processes inside a process are checked separately
 LITERAL = frozenset(
     "doc label id name run steps default baseCommand symbols expressionLib class type "
     "cwlVersion source outputSource loopSource scatter out".split()
 )
 RUNTIME = ("outdir", "tmpdir", "cores", "ram", "outdirSize", "tmpdirSize", "exitCode")
-# what a parameter reference may start with; null is a value of its own
+# first names of a parameter reference; null stands for itself
 ROOTS = ("inputs", "self", "runtime", "null")
 # members of every object of JavaScript
 MEMBERS = ("hasOwnProperty", "toString", "propertyIsEnumerable", "constructor")
 # a parameter reference (CWL v1.2, CommandLineTool, section 3.4)
 SEGMENT = r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[\d+\]"
 REFERENCE = re.compile(rf"\$\((\w+)((?:{SEGMENT})*)\)")
-# A use of an input, or else a comment or a string of JavaScript, in which none is used.
+# A use of an input or of runtime; or a JavaScript comment or string, which is skipped.
 MENTION = re.compile(
     r"\b(inputs|runtime)(?:\.(\w+)|\[(['\"])([^'\"]+)\3\])"
     r"|//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)"
@@ -38,12 +38,12 @@ MENTION = re.compile(
 
 @dataclass(frozen=True)
 class Scope:
-    """What the expressions of a process or a step may use.
+    """The names that expressions of a process or a step may use.
 
     :param owner: the process or step, for messages
-    :param inputs: their names; ``None`` if not all are known
-    :param javascript: whether ``InlineJavascriptRequirement`` is there
-    :param scripts: gets what is JavaScript
+    :param inputs: names of its inputs; ``None`` if not all are known
+    :param javascript: whether it has ``InlineJavascriptRequirement``
+    :param scripts: collects the expressions in JavaScript
     """
 
     document: Document
@@ -100,7 +100,7 @@ class Scope:
 def expressions(text: str) -> Iterator[str]:
     """Find the expressions in a text, as the engines do.
 
-    :raises SubstitutionError: if one has no end
+    :raises SubstitutionError: if an expression has no end
     """
     while (span := scanner(text)) is not None:
         if text[span[0]] == "$":  # else this is an escape

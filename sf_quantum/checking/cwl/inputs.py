@@ -19,7 +19,7 @@ from sf_quantum.checking.document import (
 )
 from sf_quantum.files import JSON, KeyPath, mapping
 
-# Characters that a shell does not take as they are; in a path from "/", it takes others.
+# Characters that a shell interprets in a path that begins with "/".
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
 # how a URL begins (RFC 3986, section 3.1)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -72,7 +72,7 @@ def _value(settings: Document, entry: Entry, value: JSON) -> Iterator[FileProble
 def _files(
     settings: Document, entry: Entry, value: JSON, workflow: Document
 ) -> Iterator[FileProblem]:
-    """Check the fields of files, and the formats of those that an input names."""
+    """Check the fields of files, and their formats if the input declares one."""
     wanted = mapping(entry.body).get("format")
     for where, item in nested(value, (entry.name,)):
         content = mapping(item)
@@ -105,7 +105,7 @@ def _files(
 def missing_files(
     document: Document, value: JSON, place: KeyPath
 ) -> Iterator[FileProblem]:
-    """Find files in a value of a document that do not exist, or are no files."""
+    """Find files and folders in a value that do not exist or have the wrong class."""
     for where, item in nested(value, place):
         kind = mapping(item).get("class")
         file = types.file_name(item)
@@ -135,11 +135,11 @@ def missing_files(
 
 
 def _misread(name: str) -> str | None:
-    """Return the file that StreamFlow reads for a name, if it is another one."""
+    """Return the name of the file that StreamFlow reads instead, if it differs."""
     read = re.sub(r"[\t\n\r]", "", unquote(name))
     return None if read == name else read
 
 
 def named(special: str) -> str:
-    """The words for a character, or several, in a message."""
+    """Return the words for one or several special characters in a message."""
     return "a space" if special.isspace() else special or "no character"

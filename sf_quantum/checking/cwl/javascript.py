@@ -1,4 +1,4 @@
-"""The syntax of JavaScript in CWL, as the engine that would run it says."""
+"""Checks of the syntax of JavaScript in CWL, with Node.js, which would run it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import KeyPath, listing
 
-# It compiles scripts, and runs none of them.
+# Program for Node.js that compiles scripts without running them.
 _PROGRAM = """\
 const {Script} = require("vm"), text = require("fs").readFileSync(0, "utf8")
 const faults = JSON.parse(text).map(code => {
@@ -19,25 +19,25 @@ const faults = JSON.parse(text).map(code => {
 })
 process.stdout.write(JSON.stringify(faults))
 """
-# Longest time for the scripts of all files; without an answer, nothing is said of them.
+# Longest time for the scripts of all files; after it, no faults are reported.
 _SECONDS = 5.0
 
 
 @dataclass
 class Scripts:
-    """The expressions of the files of a workflow that are JavaScript.
+    """The JavaScript expressions in the files of a workflow.
 
-    :param places: where each of them is
+    :param places: documents and paths of each expression
     """
 
     places: dict[str, list[tuple[Document, KeyPath]]] = field(default_factory=dict)
 
     def add(self, text: str, document: Document, where: KeyPath) -> None:
-        """Add ``$(...)`` or ``${...}``."""
+        """Add an expression, ``$(...)`` or ``${...}``."""
         self.places.setdefault(text, []).append((document, where))
 
     def check(self) -> Iterator[FileProblem]:
-        """Find those that the Node.js of this host cannot compile, if it has one."""
+        """Find expressions that Node.js cannot compile, if this host has Node.js."""
         texts = [*self.places]
         for text, message in zip(texts, _faults([*map(_code, texts)]), strict=False):
             for document, where in self.places[text] if message else ():
@@ -46,13 +46,13 @@ class Scripts:
 
 
 def _code(text: str) -> str:
-    """What the engines run of an expression, without the library of the process."""
+    """Return the code that engines run for an expression, without ``expressionLib``."""
     body = text[1:] if text[1] == "{" else f"{{return ({text[1:]});}}"
     return f'"use strict";\n(function(){body})'
 
 
 def _faults(codes: list[str]) -> list[str]:
-    """Compile scripts; gives the message of each that is wrong, and else an empty text."""
+    """Return each script's error message, empty if it compiles; none without Node.js."""
     node = shutil.which("node") or shutil.which("nodejs")
     if node is None or not codes:
         return []

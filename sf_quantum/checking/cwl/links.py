@@ -1,4 +1,4 @@
-"""The links of a CWL workflow: what each input of a step, and each output, gets."""
+"""The links of a CWL workflow: from sources to inputs of steps and to outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 LIST = types.array((types.Type(types.ANY),))
 VALUE_FROM = "StepInputExpressionRequirement"
 MULTIPLE = "MultipleInputFeatureRequirement"
-# what ends up in an input for several sources
+# values of linkMerge and pickValue: how several sources become one value
 MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
@@ -29,13 +29,13 @@ class Links:
         self._mistyped: set[tuple[str, str]] = set()
 
     def check_inputs(self, step: Step) -> Iterator[FileProblem]:
-        """Check what the inputs of a step get, and which outputs it has."""
+        """Check the links to a step's inputs, and the outputs that it lists."""
         yield from self._given(step)
         yield from self._missing(step)
         yield from self._out(step)
 
     def check_output(self, output: Entry) -> Iterator[FileProblem]:
-        """Check what an output of the workflow gets."""
+        """Check the link to an output of the workflow."""
         body, where = mapping(output.body), (*output.where, "outputSource")
         if (self._document.name, output.where) in self._faulty:
             return
@@ -92,7 +92,8 @@ class Links:
                 if (what, right) not in self._mistyped:
                     yield self._document.problem(where, what, right)
                 if (origin := self._sources.name(text)) in self._sources.inputs:
-                    # its own type may be what is wrong, for all steps and its value
+                    # The input's own type may be at fault, so other steps and its value do not
+                    # report it again.
                     self._faulty.add(
                         (self._document.name, self._sources.inputs[origin].where)
                     )
@@ -146,7 +147,7 @@ class Links:
     def _default(
         self, body: JSON, wanted: Types, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check the default of a step's input, unless it has files, which differ in form."""
+        """Check the default of a step's input, unless it contains files, whose forms vary."""
         default = mapping(body).get("default")
         fault = types.fault(default, wanted, (*where, "default"))
         if fault and default is not None and not has_file(default):
@@ -155,9 +156,10 @@ class Links:
     def _ignored_pick(
         self, source: JSON, body: JSON, sink: Types, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Find a ``pickValue`` of one source that StreamFlow 0.2.0rc3 would have to apply.
+        """Find a ``pickValue`` of one source that is needed, but that StreamFlow ignores.
 
-        In the input of a step it applies it to lists of sources only.
+        StreamFlow 0.2.0rc3 applies the ``pickValue`` of a step's input only to lists of
+        sources.
         """
         pick = mapping(body).get("pickValue")
         if pick is None or not isinstance(source, str):
@@ -170,7 +172,7 @@ class Links:
     def _maybe_null(
         self, step: Step, entry: Entry, sink: Types
     ) -> Iterator[FileProblem]:
-        """Remark on what a step makes, or may not, and another one needs."""
+        """Remark on outputs that may be null, but that another step needs."""
         source, body = source_of(entry), mapping(entry.body)
         guarded = step.position.body.get("when") is not None
         if body.get("pickValue") is not None or guarded:
@@ -199,7 +201,7 @@ class Links:
     def _format(
         self, source: str, target: Entry, run: Position, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check the format of a file that a step makes, where both are named."""
+        """Check that a step's output file has the format that the input declares."""
         wanted, document = mapping(target.body).get("format"), run.document
         step, _, out = self._sources.name(source).rpartition("/")
         if not isinstance(wanted, str) or wanted.startswith("$") or not step:
@@ -246,7 +248,7 @@ class Links:
         return is_faulty or given
 
     def _out(self, step: Step) -> Iterator[FileProblem]:
-        """Check that what a step runs has the outputs that ``out`` lists."""
+        """Check that the process of a step has the outputs that ``out`` lists."""
         if step.run is None or not step.run.is_whole("outputs"):
             return
         for name, entry in step.out.items():
@@ -257,7 +259,7 @@ class Links:
 def _scatter_remedy(
     step: Step | None, name: str, forms: list[Types], sink: Types
 ) -> str:
-    """Say how ``scatter`` has to change if that makes a source fit; otherwise nothing."""
+    """Return the change of ``scatter`` that makes a source fit, or an empty text."""
     if step is None:
         return ""
     if name not in step.scatter:

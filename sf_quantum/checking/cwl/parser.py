@@ -1,6 +1,6 @@
-"""What cwl-utils, the parser with which StreamFlow reads CWL, says of the files.
+"""Problems that cwl-utils, the parser with which StreamFlow reads CWL, finds in files.
 
-It takes a third of a second to import, so this module is imported where it is needed.
+cwl-utils takes a third of a second to import, so this module is imported only where needed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ VALUES = {
     "loadListing": ("no_listing", "shallow_listing", "deep_listing"),
     "outputMethod": ("last", "all"),
 }
-# What cwl-utils raises besides, for documents that it did not foresee; StreamFlow catches
-# none of these, so that its run ends with them.
+# Further exceptions of cwl-utils, for documents that it does not expect; StreamFlow catches
+# none of them, so a run ends with them.
 CRASHES = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
     *(TypeError, ValueError),
@@ -71,7 +71,7 @@ VERSIONS: dict[str, ModuleType] = {
 
 
 class Files(DefaultFetcher):
-    """Reads files only, and takes it that what other URLs name exists."""
+    """A fetcher that reads only files, and assumes that all other URLs exist."""
 
     def __init__(self) -> None:
         super().__init__({}, None)
@@ -88,8 +88,8 @@ class Files(DefaultFetcher):
 class Parser:
     """Reads the files of a workflow once more, with cwl-utils.
 
-    :ivar problems: unknown and missing fields, and other values that it rejects
-    :ivar faulty: the places of the objects that have them
+    :ivar problems: unknown and missing fields, and other values that cwl-utils rejects
+    :ivar faulty: files and paths of the objects that have these problems
     """
 
     def __init__(self, process: Process) -> None:
@@ -105,9 +105,9 @@ class Parser:
         self.faulty |= {(p.file, p.where[:-1]) for p in self.problems if p.where}
 
     def rest(self, problems: list[FileProblem]) -> Iterator[FileProblem]:
-        """What it says besides, where nothing else is wrong.
+        """Yield the other errors of cwl-utils, where nothing else is wrong.
 
-        :param problems: the problems that were found
+        :param problems: all problems found so far
         """
         files = {problem.file for problem in problems}
         yield from (problem for problem in self._vague if problem.file not in files)
@@ -140,7 +140,7 @@ class Parser:
             self.problems += (p for p in precise if p.line not in lines)
             if not precise and not problems:
                 self._vague += vague
-        except OSError:  # a part of it is elsewhere
+        except OSError:  # a part of the document is not in a file
             return
         except CRASHES as error:
             self.problems += _crash(document, error)
@@ -149,10 +149,10 @@ class Parser:
 def _parsed(document: Document, version: str, read: list[Position]) -> list[object]:
     """Return the processes of a document, as cwl-utils reads them.
 
-    :param read: positions of the processes that are used; StreamFlow reads no others of
-        a packed document
-    :raises ValidationException: if it rejects one
-    :raises OSError: if a part of it is not a file
+    :param read: positions of the processes that are used; StreamFlow reads no other processes
+        of a packed document
+    :raises ValidationException: if cwl-utils rejects a process
+    :raises OSError: if a part of the document is not in a file
     """
     path = Path(document.name).absolute()
     content = yaml_no_ts().load(io.StringIO(path.read_text(encoding="utf-8")))
@@ -171,7 +171,7 @@ def _parsed(document: Document, version: str, read: list[Position]) -> list[obje
 def _sorted(
     document: Document, error: ValidationException, entry: Entry | None = None
 ) -> tuple[list[FileProblem], list[FileProblem]]:
-    """What cwl-utils says: precisely, and of the alternatives of a value."""
+    """Return the precise problems in an error, and its last one if none is precise."""
     leaves = [leaf for leaf in error.leaves() if leaf.message]
     precise = [
         _problem(document, leaf, entry)
@@ -179,7 +179,7 @@ def _sorted(
         if not VAGUE.match(leaf.message)
     ]
     meant = {(p.where[:-1], p.right) for p in precise if p.what == UNKNOWN}
-    # a misspelt field is not missing, too
+    # a misspelt field is not also reported as missing
     kept = [
         p
         for p in precise
@@ -189,7 +189,7 @@ def _sorted(
 
 
 def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
-    """What is wrong with a document on which cwl-utils, and so StreamFlow, fails."""
+    """Yield the problems of a document on which cwl-utils, and so StreamFlow, crashes."""
     ids = [
         where
         for where, value in nested(document.content, ())
@@ -205,9 +205,10 @@ def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
 def _links(
     document: Document, process: object, version: str, tools: Mapping[str, object]
 ) -> Iterator[FileProblem]:
-    """Check a workflow, and those inside it, as StreamFlow does when it starts.
+    """Check a workflow and the workflows inside it, as StreamFlow does when it starts.
 
-    :param tools: what was read, by URL; cwl-utils would read it again for each link
+    :param tools: processes that were read, by URL; cwl-utils would read them again for each
+        link
     """
     if not isinstance(process, Workflow):
         return
@@ -218,7 +219,7 @@ def _links(
             step.run = tools[step.run]
     logger = logging.getLogger("cwl_utils")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns of what may be right
+    logger.setLevel(logging.ERROR)  # its warnings may concern correct links
     try:
         static_checker(process)
     except ValidationException as error:
@@ -227,7 +228,7 @@ def _links(
             yield _mismatch(document, process, *match.groups())
         else:
             yield _rejected(document, (), text)
-    except OSError:  # a step runs what is elsewhere
+    except OSError:  # a step's process is not in a file
         return
     except CRASHES as error:
         yield from _crash(document, error)
@@ -243,7 +244,7 @@ def _mismatch(
     sink: str,
     wanted: str,
 ) -> FileProblem:
-    """What is wrong with the types of a link, and where."""
+    """Return the problem with the types of a link, at its line."""
     for step in process.steps:
         outputs = [getattr(one, "id", one) for one in step.out]
         if all(sink in map(_local, ids) for ids in ([i.id for i in step.in_], outputs)):
@@ -274,7 +275,7 @@ def _rejected(document: Document, where: KeyPath, text: str) -> FileProblem:
 
 
 class _Requirements:
-    """Checks requirements, which cwl-utils takes for one of many alternatives."""
+    """Checks requirements by class; cwl-utils itself tries each as every class."""
 
     def __init__(self, document: Document, module: ModuleType) -> None:
         self.document, self.module = document, module
@@ -286,7 +287,7 @@ class _Requirements:
         ]
 
     def check(self, read: list[Position]) -> Iterator[FileProblem]:
-        """Check those of processes, and of the steps in them."""
+        """Check the requirements of processes, and of the steps in them."""
         places: dict[KeyPath, Entry] = {}
         for position in read:
             steps = [
@@ -336,7 +337,7 @@ class _Requirements:
 def _problem(
     document: Document, leaf: SchemaSaladException, entry: Entry | None = None
 ) -> FileProblem:
-    """A problem at the line of a leaf, or else inside an entry."""
+    """Return the problem of an error's leaf, at the leaf's line or inside the entry."""
     text = " ".join(leaf.message.split())
     match = INVALID.search(text) or MISSING.search(text) or UNDEFINED.search(text)
     name = re.split("[#/]", unquote(match[1]))[-1] if match else ""

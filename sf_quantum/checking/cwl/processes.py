@@ -1,7 +1,7 @@
 """The steps, ports, tools and inputs of a CWL workflow, found by following ``run:``.
 
 Only the parts that the checks need are read, in milliseconds instead of the second that a
-CWL parser takes. A file that cwltool or StreamFlow rejects is checked all the same.
+CWL parser takes. A file that cwltool or StreamFlow rejects is still checked.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
-# included from other files, which are not read
+# keys that include other files, which are not read
 FETCHED = ("$import", "$include", "$mixin")
-# The first gives each job one item of each list, the second one nests the lists of results.
+# DOTPRODUCT gives each job one item of each list; NESTED nests the lists of results.
 DOTPRODUCT, NESTED, FLAT = SCATTER_METHODS = (
     "dotproduct",
     "nested_crossproduct",
     "flat_crossproduct",
 )
-# requirements on which what is right elsewhere depends
+# requirements that determine what is allowed elsewhere in a process
 FEATURES = tuple(
     f"{name}Requirement"
     for name in (
@@ -40,7 +40,7 @@ FEATURES = tuple(
         "ShellCommand StepInputExpression SubworkflowFeature"
     ).split()
 )
-# their names are alike: ScatterFeature and SubworkflowFeature by three quarters
+# minimum similarity of a misspelt requirement; two valid names are similar by 0.75
 MISSPELT = 0.9
 
 
@@ -72,8 +72,8 @@ class Entry:
 class Position:
     """A process in a document, or a step.
 
-    :param inherited: the requirements and hints of what runs it
-    :param above: the processes that run it
+    :param inherited: classes of the requirements and hints around it
+    :param above: files of the processes through which it was reached
     """
 
     document: Document
@@ -85,7 +85,7 @@ class Position:
 
     @property
     def place(self) -> tuple[str, KeyPath]:
-        """The file and the place in it, the same on every path."""
+        """The file and the path in it, regardless of the step that runs it."""
         return self.document.name, self.where
 
     def inner(self, body: JSON, where: KeyPath, path: str) -> Position:
@@ -96,7 +96,7 @@ class Position:
 
     @property
     def requirements(self) -> list[Entry]:
-        """The entries of ``requirements`` and ``hints``, by class without namespace."""
+        """The entries of ``requirements`` and ``hints``, named by class without namespace."""
         entries = []
         for section in ("requirements", "hints"):
             content = self.body.get(section)
@@ -114,11 +114,11 @@ class Position:
 
     @property
     def features(self) -> frozenset[str]:
-        """The classes of its requirements and hints, and of those of what runs it."""
+        """The classes of its requirements and hints, including the inherited ones."""
         return self.inherited | {_meant(entry) for entry in self.requirements}
 
     def entries(self, section: str) -> list[Entry]:
-        """The entries of a section that are not fetched from elsewhere."""
+        """Return the entries of a section that are not included from other files."""
         content, above = self.body.get(section), (*self.where, section)
         entries = [
             Entry(key, body, (*above, key))
@@ -132,7 +132,7 @@ class Position:
         return entries
 
     def is_whole(self, *sections: str) -> bool:
-        """Whether no entry of the sections is fetched from elsewhere."""
+        """Whether no entry of the sections is included from another file."""
         contents = [self.body.get(section) for section in sections]
         sizes = [len(one) for one in contents if isinstance(one, dict | list)]
         return sum(sizes) == sum(len(self.entries(section)) for section in sections)
@@ -142,23 +142,23 @@ class Position:
 class Process:
     """The content of a CWL file, as far as the checks need it.
 
-    :param root: the process that the file was read for, if it could be read
-    :param taken: the ports that are inputs of any process
-    :param declared: the inputs of processes, by port, as they are declared
-    :param sources: the port from which an input gets its value unchanged
-    :param defaults: default values of steps' inputs and of processes, by port, with
-        their places; a step's is preferred
-    :param computed: the inputs of steps that an expression computes
-    :param links: the inputs of steps, by port, in their files
-    :param guarded: steps that may be skipped or repeated, and their scattered inputs
-    :param dotproducts: steps with several scattered inputs, one job for an item of each
-    :param commands: the command line tools, by the paths of the steps that run them
-    :param read: the processes, one for each place and the requirements that it inherits
-    :param runs: the process that a step runs, by the step's place
-    :param faulty: objects with unknown or missing fields, and inputs whose type does not
-        fit a step's, of which no more is said
-    :param unseen: steps with parts that were not read, so that nothing below them can be
-        checked; ``/`` is the workflow itself
+    :param root: the process that the workflow names, if it could be read
+    :param taken: ports that are inputs of steps or processes
+    :param declared: declarations of the processes' inputs, by port
+    :param sources: port from which an input gets its value unchanged, by the input's port
+    :param defaults: default values of the inputs of steps and processes, by port, with their
+        paths; a step's default is preferred
+    :param computed: inputs of steps with an expression or a list of sources
+    :param links: documents and paths of the steps' inputs, by port
+    :param guarded: steps that may be skipped or repeated, and all scattered inputs
+    :param dotproducts: steps that scatter several inputs by ``dotproduct``
+    :param commands: command line tools, by the paths of the steps that run them
+    :param read: processes, by file, path in it, and inherited requirements
+    :param runs: process that a step runs, by the step's file and path
+    :param faulty: objects with unknown or missing fields, and inputs whose type does not fit a
+        step's; no further problems of these are reported
+    :param unseen: steps with parts that were not read, so nothing below them can be checked;
+        ``/`` is the workflow itself
     """
 
     root: Position | None = None
@@ -181,7 +181,7 @@ class Process:
     runs: dict[tuple[str, KeyPath], Position] = field(default_factory=dict)
     faulty: set[tuple[str, KeyPath]] = field(default_factory=set)
     unseen: set[str] = field(default_factory=set)
-    # Tools are kept by their file, since many steps may run the same one.
+    # Documents are cached by file, since many steps may run the same tool.
     _documents: dict[Path, Document] = field(default_factory=dict)
 
     @property
@@ -191,11 +191,11 @@ class Process:
         return {entry.name: entry for entry in entries}
 
     def origin(self, port: str) -> str:
-        """The port where a value originates; ``/name`` if it is an input of the root."""
+        """Return the port from which a value originates; ``/name`` for the root's input."""
         return self.chain(port)[-1]
 
     def chain(self, port: str) -> list[str]:
-        """The ports through which a port gets its value, up to where it originates."""
+        """Return the ports through which a value passes, from this port to its origin."""
         chain = [port]
         while (port := self.sources.get(port, port)) not in chain:
             chain.append(port)
@@ -205,7 +205,7 @@ class Process:
         """The value that a port gets, as far as it is known before a run.
 
         :param settings: the values of the root's inputs
-        :raises LookupError: if a job or an expression computes it
+        :raises LookupError: if the value is known only in a run
         """
         chain = self.chain(port)
         origin = chain[-1]
@@ -218,9 +218,9 @@ class Process:
         return value
 
     def open(self, file: str, folder: Path) -> Position:
-        """The process that a file is read for, or the one after ``#``.
+        """Return the process that is named after ``#``, or else the main process of a file.
 
-        :raises UnreadableError: if there is none
+        :raises UnreadableError: if there is no such process
         """
         name, _, fragment = file.partition("#")
         path = Path(normpath(folder / name))
@@ -229,7 +229,7 @@ class Process:
         return _position(self._documents[path], fragment)
 
     def walk(self, position: Position) -> None:
-        """Read a process and all that it runs."""
+        """Read a process and all processes that it runs."""
         self.read.setdefault((*position.place, position.inherited), position)
         match position.body.get("class"):
             case "Workflow":
@@ -343,7 +343,7 @@ def load(file: str, folder: Path) -> Process:
 
 
 def local_name(identifier: str) -> str:
-    """The last part of an identifier, which is relative, absolute or packed."""
+    """Return the last part of an identifier, which may be relative, absolute or packed."""
     return re.split("[#/]", identifier)[-1]
 
 
@@ -353,9 +353,9 @@ def _local(name: str) -> str:
 
 
 def _meant(entry: Entry) -> str:
-    """The class of a requirement, or the one that is meant by a misspelt class.
+    """Return the class of a requirement, corrected if it is misspelt.
 
-    That it is misspelt is an error of its own, except for a hint, which is ignored.
+    The misspelling is reported separately. A misspelt hint is not corrected, as it is ignored.
     """
     is_hint = "hints" in entry.where
     near = [] if is_hint else get_close_matches(entry.name, FEATURES, 1, MISSPELT)

@@ -13,14 +13,15 @@ from sf_quantum.checking.cwl.types import Types
 from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
-# sections of a workflow with expressions that may use its inputs
+# a use of an input in an expression, with the input's name in {}
 _USE = r"""inputs(?:\.|\[.?['"]){}\b"""
+# sections of a workflow whose expressions may use its inputs
 _EVALUATED = ("requirements", "hints", "inputs", "outputs")
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step and what it runs; ``None`` if that was not read."""
+    """A step and the process that it runs; ``None`` if that is unread or faulty."""
 
     name: str
     position: Position
@@ -37,7 +38,7 @@ class Step:
 
     @cached_property
     def inputs(self) -> dict[str, Entry]:
-        """The inputs of what it runs."""
+        """The inputs of the process that the step runs, by name."""
         entries = self.run.entries("inputs") if self.run else []
         return {entry.name: entry for entry in entries}
 
@@ -96,7 +97,7 @@ class Sources:
         }
 
     def unused(self) -> set[str]:
-        """The inputs of the workflow that nothing uses; none if not all of it was read."""
+        """Return the workflow's unused inputs; none if parts of it were not read."""
         if not self.is_whole or not self.steps:
             return set()
         used = {
@@ -107,7 +108,7 @@ class Sources:
         for output in self.position.entries("outputs"):
             sources = listing(mapping(output.body).get("outputSource"))
             used |= {self.name(str(source)) for source in sources}
-        # expressions of requirements and of formats
+        # Expressions in requirements and formats may also use inputs.
         text = str([self.position.body.get(key) for key in _EVALUATED])
         return {
             name
@@ -117,13 +118,13 @@ class Sources:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of it was read."""
+        """Whether all of the workflow was read."""
         return self.position.is_whole("inputs", "steps") and all(
             step.position.is_whole("out") for step in self.steps.values()
         )
 
     def name(self, text: str) -> str:
-        """A source as ``input`` or ``step/output``, whatever it was packed as."""
+        """Return a source as ``input`` or ``step/output``, even if it was packed."""
         if text in self._known or not (parts := text.rpartition("#")[2].split("/")):
             return text
         short = "/".join(parts[-2:])
@@ -132,11 +133,11 @@ class Sources:
         return parts[-1] if "#" in text else text
 
     def maker(self, text: str) -> Step | None:
-        """The step that makes a source, unless it is an input of the workflow."""
+        """Return the step that produces a source; ``None`` for an input of the workflow."""
         return self.steps.get(self.name(text).rpartition("/")[0])
 
     def check(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that the sources of a link exist, each once."""
+        """Check that the sources of a link exist, and that none is listed twice."""
         for index, text in enumerate(value if isinstance(value, list) else []):
             if text in listing(value)[:index]:
                 what = f"{text} is listed before, and StreamFlow takes it once"
@@ -165,12 +166,12 @@ class Sources:
             yield self.document.problem(below, what, right)
 
     def type(self, text: str) -> Types:
-        """The type of a source; unknown of a step whose scatter is missing."""
+        """Return the type of a source; unknown if its step lacks a scatter."""
         step = self.maker(text)
         return () if step and self._is_unscattered(step) else self.made(text)
 
     def _is_unscattered(self, step: Step) -> bool:
-        """Whether an input of a step gets a list of what it takes."""
+        """Whether an input of a step gets a list of its type, but is not scattered."""
         return any(
             isinstance(source := source_of(entry), str)
             and (target := step.inputs.get(name)) is not None

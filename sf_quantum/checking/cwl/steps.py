@@ -1,4 +1,4 @@
-"""The steps of CWL workflows, and their types: scatter, loops and conditions."""
+"""Checks of the steps of CWL workflows: types, scatter, loops and conditions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.files import KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"
-# null in a condition, objects and numbers
+# conditions that are null, objects, text or numbers, so never true or false
 _NEVER_BOOLEAN = re.compile(r"\$\((self|null|inputs|runtime(\.\w+)?)\)")
 # a condition that is an input of its step
 _INPUT = re.compile(r"\s*\$\(inputs\.(\w+)\)\s*")
@@ -61,7 +61,7 @@ def check(process: Process) -> Iterator[FileProblem]:
 
 
 def unused(process: Process) -> set[str]:
-    """The inputs of the root that no step takes, as far as that is known."""
+    """Return the inputs of the root that nothing uses, as far as this is known."""
     root = process.root
     if root is None or root.body.get("class") != "Workflow":
         return set()
@@ -69,9 +69,9 @@ def unused(process: Process) -> set[str]:
 
 
 def _untyped(root: Position) -> Iterator[FileProblem]:
-    """Find inputs and outputs of the root without a type, for which it has no ports.
+    """Find inputs and outputs of the root without a type: StreamFlow gives them no ports.
 
-    CWL v1.0 does not require a type. StreamFlow needs none of what a step runs.
+    CWL v1.0 does not require types, and StreamFlow needs none in processes that steps run.
     """
     if root.document.content.get("cwlVersion") != "v1.0":
         return
@@ -85,7 +85,7 @@ def _types(position: Position) -> Iterator[FileProblem]:
     for entry in (*position.entries("inputs"), *position.entries("outputs")):
         body = entry.body if isinstance(entry.body, dict) else None
         where = (*entry.where, "type") if body else entry.where
-        # a name may be one of those that the requirement defines
+        # SchemaDefRequirement may define the name of a type.
         is_defined = "SchemaDefRequirement" in position.features
         names = () if is_defined else types.unknown(types.declared(entry.body), where)
         for below, name in names:
@@ -95,7 +95,7 @@ def _types(position: Position) -> Iterator[FileProblem]:
             what = "a record that declares no fields takes none in StreamFlow"
             yield position.document.remark(where, what, "declare its fields")
         default, declared = mapping(body).get("default"), types.declared(entry.body)
-        # files of a default are checked when they are needed
+        # Files in defaults are checked by missing_files.
         if default is None or has_file(default):
             continue
         fault = types.fault(default, types.read(declared), (*entry.where, "default"))
@@ -104,7 +104,7 @@ def _types(position: Position) -> Iterator[FileProblem]:
 
 
 class _Runs:
-    """When the steps of one workflow run, and how often: scatter, loops and conditions."""
+    """Checks of when, and how often, steps run: scatter, loops and conditions."""
 
     def __init__(self, sources: Sources, scripts: Scripts) -> None:
         self._sources = sources

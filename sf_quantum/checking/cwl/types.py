@@ -1,4 +1,4 @@
-"""CWL's types: which values they take, and which of them may be linked."""
+"""CWL's types: the values that they accept, and which types may be linked."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PRIMITIVE: dict[str, tuple[type, ...]] = {
 ANY, NULL = "Any", "null"
 # a type that is defined elsewhere
 UNKNOWN = "a type that is defined elsewhere"
-# shortcuts for an output that is a stream, and for an input that becomes one
+# shorthand types: of outputs that are streams, and of an input that is standard input
 STREAMS = ("stdin", "stdout", "stderr")
 FILES = ("File", "Directory")
 _FILES_INSIDE: JSON = {"type": "array", "items": ["File", "Directory"]}
-#: the fields of a file and of a folder, with their types (CWL v1.2, CommandLineTool,
-#: section 5.1.2), as far as StreamFlow accepts null for them
+#: fields of files and folders, with their types (CWL v1.2, CommandLineTool, section 5.1.2);
+#: null is a type of a field where StreamFlow accepts it
 _FILE_FIELDS: dict[str, JSON] = {
     **dict.fromkeys(("class", "path"), "string"),
     **dict.fromkeys(("location", "basename", "dirname", "nameroot"), "string?"),
@@ -43,7 +43,7 @@ FILE_FIELDS: dict[str, dict[str, JSON]] = {
     },
 }
 WORDS = (*PRIMITIVE, *FILES, ANY, NULL, "array", "record", "enum")
-# a value of the first is taken where one of the others is declared
+# A value of the key's type is accepted where one of the other types is declared.
 WIDER = {
     "int": ("long", "float", "double"),
     "long": ("int", "float", "double"),
@@ -76,13 +76,13 @@ class Type:
         return f"{inner}[]" if len(self.items) == 1 else f"({inner})[]"
 
 
-#: the alternatives of a type; none if nothing is known
+#: the alternatives of a type; empty if the type is unknown
 Types: TypeAlias = tuple[Type, ...]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a value, and the path in it."""
+    """An error in a value, with its path."""
 
     where: KeyPath
     what: str
@@ -111,14 +111,14 @@ def array(types: Types) -> Types:
 
 
 def items(types: Types) -> Types:
-    """The items of those alternatives that are arrays, and the others as they are."""
+    """Return the item types of the alternatives that are arrays, and the others unchanged."""
     return tuple(
         item for one in types for item in (one.items if one.name == "array" else (one,))
     )
 
 
 def file_name(value: JSON) -> JSON:
-    """The file that a value names, as StreamFlow 0.2.0rc3 reads it, which should be a text."""
+    """Return the file that a value names to StreamFlow 0.2.0rc3; it should be text."""
     return mapping(value).get("location", mapping(value).get("path"))
 
 
@@ -129,7 +129,7 @@ def is_optional(body: JSON) -> bool:
 
 
 def is_bare(types: Types) -> bool:
-    """Whether one of the alternatives, or what is in it, is a record without fields."""
+    """Whether an alternative, or a type inside it, is a record without fields."""
     return any(
         (one.name == "record" and not one.fields)
         or is_bare(one.items)
@@ -139,7 +139,7 @@ def is_bare(types: Types) -> bool:
 
 
 def fits(source: Types, sink: Types) -> bool:
-    """Whether a value of one type may be one of the other, as CWL's checkers decide it."""
+    """Whether a value of the source's type may fit the sink, as CWL's checkers decide it."""
     without_null = [one for one in source if one.name != NULL]
     if not sink or not source:
         return True
@@ -149,7 +149,7 @@ def fits(source: Types, sink: Types) -> bool:
 
 
 def may_fail(source: Types, sink: Types) -> bool:
-    """Whether a value of the source may be null, or have null in it, where the sink may not."""
+    """Whether the source may be null, or contain null, where the sink does not accept null."""
     if not source or not sink:
         return False
     names = {one.name for one in sink}
@@ -166,7 +166,7 @@ def _arrays(types: Types) -> Types:
 
 
 def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
-    """Why a value is not one of the type; ``None`` if it is."""
+    """Return why a value is not of a type; ``None`` if it is."""
     names = {one.name for one in types}
     if not types or UNKNOWN in names:
         return None
@@ -188,7 +188,7 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
 
 
 def unknown(declared: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """The names in a type that are neither CWL's nor written like a reference."""
+    """Yield the names in a type that are neither CWL's types nor written like references."""
     if isinstance(declared, str):
         name = declared.rstrip("?[]")
         if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
@@ -218,7 +218,7 @@ def _read(item: JSON) -> Iterator[Type]:
         elif item in STREAMS:
             yield Type("File")
         else:
-            # StreamFlow takes the word for a record of any fields
+            # StreamFlow takes the bare word "record" for a record with any fields.
             is_type = item in WORDS and item != "record"
             yield Type(item if is_type else UNKNOWN)
         return

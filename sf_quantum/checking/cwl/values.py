@@ -28,9 +28,9 @@ class Values:
         self._bound = bound
 
     def find(self, port: str) -> tuple[Document, KeyPath, JSON] | None:
-        """The value of a port, if it is one of the settings or a default, and its place."""
+        """Return the value of a port in the settings or a default, with its file and path."""
         defaults, chain = self._process.defaults, self._process.chain(port)
-        # what a step makes is not known, nor what an expression makes of a value
+        # results of steps and of expressions are not known
         if chain[-1] not in self._process.taken - self._process.computed:
             return None
         name = chain[-1].removeprefix("/")
@@ -41,13 +41,13 @@ class Values:
         return next(matches, None)
 
     def missing(self) -> Iterator[FileProblem]:
-        """Find optional inputs without a value that are linked to what needs one."""
+        """Find optional inputs without a value whose links lead to a port that needs one."""
         process = self._process
         empty = {
             f"/{name}"
             for name, entry in process.inputs.items()
             if self._content.get(name) is None and f"/{name}" not in self._bound
-            # The file of inputs is told that it is missing where it is needed.
+            # The check of the file of inputs reports missing required inputs.
             and types.is_optional(entry.body) and "default" not in mapping(entry.body)
         }
         needed = {
@@ -95,12 +95,12 @@ class Values:
                 yield step.document.problem((*step.where, "scatter"), what, right)
 
     def _is_certain(self, step: str, ports: list[str]) -> bool:
-        """Whether a step runs, and gets what the ports have, not an item of it."""
+        """Whether a step certainly runs, and gets the ports' values, not single items."""
         above = {str(folder) for folder in PurePosixPath(step).parents}
         return not (above | {*ports}) & self._process.guarded
 
     def _is_filled(self, port: str) -> bool:
-        """Whether a port may have a value, or need none, though its source has none."""
+        """Whether a port may have a value, or need none, although its source has none."""
         process = self._process
         above = {str(folder) for folder in PurePosixPath(port).parents} | {port}
         is_made = port in process.computed or port in process.defaults

@@ -20,9 +20,9 @@ from sf_quantum.files import JSON, KeyPath, mapping, socket_in
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.configuration import token_fault
 
-# keys of StreamFlow's connectors and ours that name a file on the driver's host
+# keys of StreamFlow's and sf_quantum's connectors that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
-# keys of StreamFlow's connectors for queues and SSH that its schema does not bound
+# keys of StreamFlow's connectors for queues and SSH without a minimum in its schema
 LIMITS = {
     "maxConcurrentJobs": "job start",
     "maxConcurrentSessions": "command start",
@@ -51,7 +51,7 @@ class Configuration:
                 yield from self._file(item, below)
 
     def check_templates(self) -> Iterator[FileProblem]:
-        """Check job templates of the deployment or of its services, in either form."""
+        """Check the job templates of the deployment and of its services."""
         config, where = self.config, self.where
         yield from self._file(config.get("file"), (*where, "file"))
         for service, content in mapping(config.get("services")).items():
@@ -62,7 +62,7 @@ class Configuration:
                 yield from self._file(content, below)
 
     def check_limits(self) -> Iterator[FileProblem]:
-        """Find limits of StreamFlow's connectors that let no job or connection through."""
+        """Find limits of StreamFlow's connectors that allow no job or no connection."""
         for below, value in nested(self.config, self.where):
             if below[-1] in LIMITS and type(value) is int and value < 1:
                 what = f"{value} lets no {LIMITS[str(below[-1])]}, so steps never end"
@@ -71,7 +71,7 @@ class Configuration:
                 yield self.document.problem(below, what, "write 1 or more")
 
     def check_qpu(self) -> Iterator[FileProblem]:
-        """Check the QPU of an ``sfq.rest``, whose client runs on this host."""
+        """Check the QPU of a deployment ``sfq.rest``, whose client runs on this host."""
         config, where = self.config, self.where
         kind = config.get("type", "sfq")
         if kind not in (kinds := qpu.names()):
@@ -99,7 +99,8 @@ class Configuration:
             RestConnector.client(self.name, config, self.document.folder)
         except InputError as error:
             right = f"see the keys of QPUs of type {kind}"
-            # the client names the value that it refuses, with a socket's whole path
+            # The client's message begins with the rejected value, for a socket with its whole
+            # path.
             folder = self.document.folder
             refused = [
                 key
@@ -110,11 +111,11 @@ class Configuration:
             yield self.document.problem((*where, *refused[:1]), str(error), right)
 
     def check_emulated(self) -> Iterator[FileProblem]:
-        """Check that an emulated device of the technology has the topology."""
+        """Check that emulated devices of the technology support the topology."""
         config, where = self.config, self.where
         if "topology" not in config:
             return
-        # it takes as long to import as all other checks take
+        # The import takes as long as all other checks together.
         from sf_quantum.service.device.emulator.device import EmulatedDevice
 
         keys = {"technology", "topology"} & config.keys()

@@ -63,7 +63,7 @@ class Deployments:
     def check(self, keys: list[FileProblem]) -> Iterator[FileProblem]:
         """Check the references of each deployment: deployments, policies, files, QPUs.
 
-        :param keys: the problems of keys and values, which are not repeated
+        :param keys: problems of keys and values that are already reported
         """
         wrong = {problem.where[:2] for problem in keys}
         for name, section in self.sections.items():
@@ -110,14 +110,14 @@ class Deployments:
         return _wrapped(self.get(name))
 
     def kind(self, name: str) -> type[Connector] | None:
-        """The connector of a deployment; ``None`` if there is none of its type."""
+        """The connector of a deployment; ``None`` if its type is unknown."""
         return connector_classes.get(str(self.get(name).get("type")))
 
     def target(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check a reference to a deployment and perhaps to a service of it.
+        """Check a reference to a deployment, and to its service if one is named.
 
-        :param target: mapping with ``deployment`` (or the older ``model``), perhaps
-            ``service``
+        :param target: mapping with ``deployment`` (or the older ``model``) and optionally
+            ``service`` and ``locations``
         """
         for key in ("deployment", "model"):
             name = mapping(target).get(key)
@@ -127,7 +127,7 @@ class Deployments:
                 yield from self._locations(name, target, (*where, "locations"))
 
     def unnamed(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Remark on a job that gets none of the services of a queue."""
+        """Remark on a target that names none of the services of its deployment."""
         name = deployment_of(target)
         services = mapping(self.config(name).get("services"))
         given = mapping(target)
@@ -140,8 +140,8 @@ class Deployments:
     def is_local(self, name: str) -> bool:
         """Whether commands certainly run on this host, with this PATH.
 
-        Containers and queues run them elsewhere; other plugins' connectors are unknown;
-        our connectors run them on the deployment that they wrap.
+        Containers and queues run commands elsewhere; other plugins' connectors are unknown;
+        sf_quantum's connectors run commands on the deployment that they wrap.
         """
         seen: set[str] = set()
         while name not in seen:
@@ -231,7 +231,7 @@ class Deployments:
             yield self.document.problem(where, what, "wrap another deployment")
 
     def _machine(self, name: str, inner: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that a location of ours wraps one machine that it can run commands on."""
+        """Check that the wrapped deployment is one machine that can run commands."""
         kind, config = self.kind(inner), self.config(inner)
         if kind is None or issubclass(kind, LocalConnector):
             return
@@ -258,12 +258,12 @@ class Deployments:
 
 
 def deployment_of(target: JSON) -> str:
-    """The name of a target's deployment, which an older key may have."""
+    """The name of a target's deployment, from ``deployment`` or the older ``model``."""
     return str(mapping(target).get("deployment", mapping(target).get("model")))
 
 
 def _needs_machine(kind: type[Connector]) -> bool:
-    """Whether locations of a kind are on one machine; the client of a QPU runs anywhere."""
+    """Whether a connector's locations are on one machine; a QPU's client runs anywhere."""
     return issubclass(kind, LocationWrapper) and not issubclass(kind, RestConnector)
 
 
@@ -282,7 +282,7 @@ def recovery(document: Document) -> Iterator[FileProblem]:
 
 
 def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[KeyPath, dict[str, JSON]]]:
-    """Configurations that rely on retries, as those of candidates do by default."""
+    """Yield the configurations that rely on retries, the default of candidates."""
     for name, entry in mapping(content.get("bindingFilters")).items():
         config = mapping(mapping(entry).get("config"))
         candidate = mapping(entry).get("type") == CANDIDATE

@@ -1,4 +1,4 @@
-"""Checks of a site's ``qrmi_config.json``: keys that nothing reads, and entries of one name."""
+"""Checks of a site's ``qrmi_config.json``: keys that nothing reads, and duplicate names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRY = ("name", "type", "environment")
 
 
 def check(file: Path) -> Iterator[FileProblem]:
-    """Check the keys of a file that can be read; other checks report those that cannot."""
+    """Check the keys of a file; other checks report a file that cannot be read."""
     try:
         content = read_json(str(file), "QRMI configuration")
         qrmi_config.names(str(file))
@@ -23,7 +23,7 @@ def check(file: Path) -> Iterator[FileProblem]:
         return
     try:
         document = Document.read(file, "QRMI configuration")
-    except UnreadableError:  # JSON that is not YAML, which has no lines then
+    except UnreadableError:  # JSON that is not YAML; its lines are unknown
         document = Document(str(file), content, {(): 1})
     yield from _keys(document, content, (), ("resources",))
     seen: dict[JSON, int] = {}
@@ -52,7 +52,7 @@ def _entry(
     elif isinstance(kind, str):
         try:
             variables = qpu.load(kind).variables
-        except InputError:  # what it needs is not installed
+        except InputError:  # a dependency of the QPU type is not installed
             return
         below = (*where, "environment")
         yield from _keys(document, mapping(entry.get("environment")), below, variables)
@@ -66,7 +66,7 @@ def _keys(
 ) -> Iterator[FileProblem]:
     """Find keys that nothing reads.
 
-    :param valid_keys: none if what reads them is not known
+    :param valid_keys: empty if the valid keys are unknown
     """
     for key in content:
         if not valid_keys or key in valid_keys:

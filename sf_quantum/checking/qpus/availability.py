@@ -27,7 +27,7 @@ from sf_quantum.qpu.configuration import token_fault
 
 # Time limit of the queries to all QPUs together.
 SECONDS = 5.0
-# what `sfq solve` sends
+# payload that `sfq solve` sends
 KIND = "problem"
 
 
@@ -35,7 +35,7 @@ KIND = "problem"
 class Qpus:
     """The QPUs of one StreamFlow file.
 
-    :param silent: why a QPU could not be queried, by its target's name
+    :param silent: reasons why QPUs could not be queried, by target name
     """
 
     document: Document
@@ -44,15 +44,15 @@ class Qpus:
     def check(
         self, bindings: list[Binding], sizes: ProblemSizes
     ) -> Iterator[FileProblem]:
-        """Find QPUs that refuse their user, and steps that no target can run now.
+        """Find QPUs that reject their user, and steps that no target can run now.
 
-        A step with a classical target, or with a QPU that could not be queried, passes; of
-        a QPU that takes no jobs now or was not queried, a remark tells.
+        A step with a classical target, or with a QPU that could not be queried, passes. A
+        remark reports each QPU that accepts no jobs now or could not be queried.
         """
         steps = [binding for binding in bindings if binding.kind == "step"]
         replies = self._poll(steps)
         yield from self._refusals(steps, replies)
-        #: what remarks tell: by the cause, the targets and steps that it concerns
+        #: targets and steps to remark on, by the cause that concerns them
         causes: dict[tuple[str, str], _Concerned] = {}
         for binding in steps:
             targets = binding.targets
@@ -76,7 +76,7 @@ class Qpus:
             yield self._remark(cause, concerned)
 
     def _remark(self, cause: tuple[str, str], concerned: _Concerned) -> FileProblem:
-        """Tell of a QPU that takes no jobs now, or was not queried."""
+        """Remark on QPUs that accept no jobs now, or could not be queried."""
         kind, why = cause
         names, steps = " and ".join(concerned.targets), " and ".join(concerned.steps)
         if kind == "offline":
@@ -91,7 +91,7 @@ class Qpus:
     def _refusals(
         self, steps: list[Binding], replies: dict[str, StatusReply]
     ) -> Iterator[FileProblem]:
-        """Find QPUs that refuse their user, each once."""
+        """Find QPUs that reject their user; each is reported once."""
         refused = {n: reply for n, reply in replies.items() if _refused(reply)}
         for binding in steps:
             for target in binding.targets.values():
@@ -108,7 +108,7 @@ class Qpus:
         replies: dict[str, StatusReply],
         size: int,
     ) -> Iterator[FileProblem]:
-        """Find QPUs on which the problem of a step does not fit."""
+        """Find QPUs that are too small for the problem of a step."""
         document = self.document
         for where, target in targets.items():
             name = target_name(target)
@@ -136,10 +136,10 @@ class Qpus:
 def poll(
     targets: Iterable[Target], folder: Path, size: JobSize | None = None
 ) -> dict[str, StatusReply]:
-    """Query the QPUs of those targets that are quantum, by the targets' names.
+    """Query the QPUs of the quantum targets; return the replies by target name.
 
-    :param folder: the folder of the StreamFlow file
-    :param size: the size of the job for which they are asked
+    :param folder: folder of the StreamFlow file
+    :param size: size of the job that the queries concern
     """
     sources: dict[str, StatusSource] = {
         target_name(target): source
@@ -159,9 +159,9 @@ def _has_token_fault(target: Target, folder: Path) -> bool:
 
 @dataclass
 class _Concerned:
-    """What a cause concerns: an ordered set of targets and one of steps.
+    """The targets and the steps that a cause concerns, each an ordered set.
 
-    :param where: the first of the targets in the file
+    :param where: path of the first target in the file
     :param alone: whether one of the steps has no other target
     """
 
@@ -172,7 +172,7 @@ class _Concerned:
 
 
 def _cause(reply: StatusReply | None) -> tuple[str, str] | None:
-    """Why a QPU may not run a step, if a remark is to tell: its kind, and the text."""
+    """Return why a QPU may not run a step, as kind and text; ``None`` without a remark."""
     if isinstance(reply, Exclusion):
         return None if _refused(reply) else ("silent", describe(reply))
     if reply is not None and not reply.online:

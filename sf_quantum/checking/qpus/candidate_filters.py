@@ -47,7 +47,7 @@ from sf_quantum.qpu import qrmi_config
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
-    """Check that there is a journal for filters; remark on those that no binding names."""
+    """Check that filters have a journal; remark on filters that no binding names."""
     scheduling = mapping(document.content.get("scheduling"))
     scheduler = mapping(scheduling.get("scheduler"))
     misspelt = (
@@ -86,7 +86,7 @@ def check_candidates(
     paths = [binding.path for binding in bindings if binding.kind == "step"]
     for name, entry in filters.items():
         filtered = [b for b in bindings if name in listing(b.content.get("filters"))]
-        # what is wrong with a target is said once
+        # The problems of targets are already reported.
         sound = all(binding.is_sound for binding in filtered)
         if mapping(entry).get("type") == CANDIDATE and filtered and sound:
             config = mapping(mapping(entry).get("config"))
@@ -102,7 +102,7 @@ _INT = {"int", "long", types.ANY, types.UNKNOWN}
 
 @dataclass(frozen=True)
 class _FilterCheck:
-    """A filter and the bindings of one workflow that name it, one at least.
+    """A filter and the bindings of one workflow that name it, at least one.
 
     :param paths: the steps of all bindings of the workflow
     """
@@ -149,7 +149,7 @@ class _FilterCheck:
     def _times(self) -> Iterator[FileProblem]:
         """Check the times of the filter and of its steps."""
         for where, text in self._rules.wrong_times.items():
-            if isinstance(text, str):  # the schema refuses what is not text
+            if isinstance(text, str):  # the schema rejects other types
                 yield self._problem(
                     where, f"{text!r} is not allowed", f"write {A_TIME}"
                 )
@@ -175,16 +175,16 @@ class _FilterCheck:
     def _steps(self) -> Iterator[FileProblem]:
         bound = {binding.path for binding in self.bindings}
         for step in mapping(self.config.get("steps")):
-            # an entry may apply to all steps below it, or to a step below a bound one
+            # an entry may apply to all steps below it, or to a step below a bound step
             if not any(is_below(step, b) or is_below(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
 
     def _inputs(self) -> Iterator[FileProblem]:
-        """Check the keys that name an int input, of each tool that the filter binds.
+        """Check that ``variables`` and ``reads`` name int inputs of each tool that is bound.
 
-        A job has the inputs of its tool alone, without further ones of the workflow's step.
+        A job has only the inputs of its tool, without further inputs of the workflow's step.
         """
         rules, document = self._rules, self.document
         inputs: dict[str, dict[str, set[str]]] = defaultdict(dict)
@@ -195,7 +195,7 @@ class _FilterCheck:
             }
         for step in sorted(self.process.commands.keys() - self.process.unseen):
             above = [path for path in self.paths if is_below(step, path)]
-            # the nearest binding is the one that applies
+            # only the nearest binding applies
             if not any(
                 max(above, key=len, default="") == b.path for b in self.bindings
             ):
@@ -218,7 +218,7 @@ class _FilterCheck:
                 yield document.problem(self._level(step, key), what, right)
 
     def _sizes(self) -> Iterator[FileProblem]:
-        """Check that each step with a limit on its problem's size names its size."""
+        """Check that ``variables`` is set for each step with a limit on its problem's size."""
         rules, entries = self._rules, mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
         steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
@@ -226,7 +226,7 @@ class _FilterCheck:
         for step in steps:
             below = any(step != other and is_below(other, step) for other in steps)
             if below or rules.of(step).variables is not None:
-                continue  # a step below is checked instead
+                continue  # it is checked at a step below, or has variables
             levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
             for name in sorted(name for name in entries if is_below(step, name)):
                 levels.append((("steps", name), mapping(entries[name])))
@@ -258,7 +258,7 @@ class _FilterCheck:
             yield document.problem(where, what, "add a classical target")
         manager = mapping(mapping(document.content.get("failureManager")).get("config"))
         allowed = manager.get("max_retries")
-        # an attempt gets one quantum target, or all classical ones
+        # an attempt gets one quantum target, or all classical targets
         needed = len(quantum) + (len(quantum) < len(targets))
         if rules.fallback and isinstance(allowed, int) and allowed < needed:
             where = ("failureManager", "config", "max_retries")
@@ -267,7 +267,7 @@ class _FilterCheck:
         yield from self._hints(binding, rules)
         if quantum and len(quantum) < len(targets):
             yield from self._nothing(binding, rules, quantum)
-        # one of the names in costs may be meant for the target
+        # A wrong name in costs may be meant for the target.
         priced = rules.limits_cost and not self._strangers()
         for where, target in targets.items() if priced else ():
             name, emulated = target_name(target), target.deployment.type == EMULATOR
@@ -278,7 +278,7 @@ class _FilterCheck:
                 yield document.problem(where, what, right)
 
     def _hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
-        """Find a priority or a reservation that a QPU would refuse."""
+        """Find a priority or a reservation that a QPU would reject."""
         document, path = self.document, binding.path
         for key, hint in rules.hints.singly():
             refused = {}
@@ -296,7 +296,7 @@ class _FilterCheck:
                     yield document.remark(where, f"{what}: {why}", right)
 
     def _kinds(self, target: Target) -> Iterator[type[qpu.Qpu]]:
-        """List the kinds of a target's QPUs; those that cannot be told are left out."""
+        """Yield the types of a target's QPUs, except those that cannot be determined."""
         deployment = target.deployment
         config = {**deployment.config}
         types: list[JSON] = []
@@ -357,9 +357,9 @@ class _FilterCheck:
                 yield document.remark(self._level(path, key), what, right)
 
     def _level(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:
-        """The place of a key that applies to a step: the entry nearest to it, or the top.
+        """The path of a key that applies to a step: in the nearest entry, or at the top.
 
-        :param of_steps: whether the entries of steps count
+        :param of_steps: whether the entries of ``steps`` are searched
         """
         entries = mapping(self.config.get("steps"))
         names = [

@@ -19,7 +19,7 @@ LARGEST_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class ProblemSizes:
-    """The numbers of variables of the problems of a workflow; 0 for one that is not known.
+    """The numbers of variables of a workflow's problems; 0 if unknown.
 
     :param settings: the file of inputs, if there is one
     """
@@ -28,7 +28,7 @@ class ProblemSizes:
     settings: Document | None
 
     def named(self, binding: Binding) -> int:
-        """The size in the input that a candidate's rules name for it."""
+        """The size from the input that ``variables`` of a candidate's rules names."""
         given = self.settings.content if self.settings is not None else {}
         for config in binding.candidates:
             rules = FilterRules(config).of(binding.path)
@@ -41,8 +41,8 @@ class ProblemSizes:
     def smallest(self, binding: Binding) -> int:
         """A lower bound of the size.
 
-        The rules of a candidate may name the input that holds it. Otherwise the smallest
-        problem file among the workflow's inputs gives it, since any of them may be the step's.
+        The rules of a candidate may name the input with the size. Otherwise it is the size of
+        the smallest problem file among the workflow's inputs: any of them may be the step's.
         """
         if (size := self.named(binding)) or self.settings is None:
             return size

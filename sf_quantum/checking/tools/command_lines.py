@@ -1,7 +1,6 @@
 """Command lines of tools that call ``sfq``, checked with the parsers of its commands.
 
-Nothing is run. A word whose text is not in the file, since it comes from an input or an
-expression, is taken for any text.
+Nothing is run. A word that comes from an input or an expression may be any text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sf_quantum.checking.document import suggestion
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 OURS = "sfq"
-#: gives the parser of ``sfq`` for a command line, of which the command is configured
+#: returns the parser of ``sfq`` for a command line, with its command configured
 Commands: TypeAlias = Callable[[Sequence[str]], argparse.ArgumentParser]
 # types whose values cannot be taken for options
 _VALUES = (*types.FILES, "int", "long", "float", "double")
@@ -33,12 +32,12 @@ _END = "--"
 class Word:
     """A word of a command line, or several words of which nothing is known.
 
-    :param text: its text up to the first expression
-    :param whole: whether the text is all of it
-    :param least: least number of words for which it stands
-    :param most: largest number of words for which it stands
+    :param text: text up to the first expression
+    :param whole: whether ``text`` is the whole word
+    :param least: minimum number of words for which it stands
+    :param most: maximum number of words for which it stands
     :param free: whether it may be an option
-    :param sure: whether it is there in each job
+    :param sure: whether every job has it
     """
 
     text: str
@@ -57,7 +56,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a command line, and where that is written."""
+    """An error in a command line, with its path in the document."""
 
     where: KeyPath
     what: str
@@ -93,7 +92,7 @@ def read(tool: Position, commands: Commands) -> Line | None:
 
 
 def rejection(option: argparse.Action, text: str) -> str | None:
-    """Why an option does not accept a value; ``None`` if it does."""
+    """Return why an option rejects a value; ``None`` if it accepts the value."""
     value: object = text
     try:
         if callable(option.type):
@@ -118,7 +117,7 @@ def _call(words: Sequence[Word], commands: Commands) -> Line | None:
 
 
 class _Walk:
-    """Reads words as a parser of argparse does, up to a subcommand, which reads the rest."""
+    """Reads words as argparse does, up to a subcommand, whose parser reads the rest."""
 
     def __init__(
         self,
@@ -130,7 +129,7 @@ class _Walk:
         self.line, self.parser, self.where = line, parser, where
         self.commands = commands
         self.given: dict[argparse.Action, Word] = {}
-        # words that are no options, in groups between these
+        # words that are neither options nor their values, grouped by the options between them
         self.groups: list[list[Word]] = [[]]
         self.positional = [a for a in parser._actions if not a.option_strings]
 
@@ -175,13 +174,13 @@ class _Walk:
         return " " not in text
 
     def _option(self, word: Word, words: list[Word]) -> bool:
-        """Read an option with its values; returns whether others may be its values."""
+        """Read an option with its values; return whether further words may be its values."""
         actions = self.parser._option_string_actions
         flag, equals, text = word.text.partition("=")
         if word.text in actions:
             flag, equals = word.text, ""
         if not (word.whole or equals):
-            return True  # it goes on with what is not known
+            return True  # the rest of the word is unknown
         action = actions.get(flag)
         if action is None:
             what = f"{self.parser.prog} has no option {flag}"
@@ -220,7 +219,7 @@ class _Walk:
         return False
 
     def _given(self, action: argparse.Action, word: Word) -> None:
-        """Note an option, unless it excludes another one."""
+        """Record an option, and report whether another option excludes it."""
         for group in self.parser._mutually_exclusive_groups:
             others = {*group._group_actions} & {*self.given} - {action}
             if action in group._group_actions and word.sure and others:
@@ -260,7 +259,7 @@ class _Walk:
         return True
 
     def _finish(self) -> None:
-        """Check what is required, and the positional arguments."""
+        """Check the required options and the positional arguments."""
         runs_another = self.parser.prog == f"{OURS} lease"
         if runs_another and (inner := _call(self.others, self.commands)):
             self.line.faults += inner.faults
@@ -317,7 +316,7 @@ class _Walk:
 
 
 def _counts(action: argparse.Action) -> tuple[int, float]:
-    """How many values an option or argument takes, at least and at most."""
+    """Return the minimum and maximum number of values of an option or argument."""
     match action.nargs:
         case None:
             return 1, 1
@@ -338,9 +337,9 @@ def _name(action: argparse.Action) -> str:
 
 
 def _words(tool: Position) -> list[Word]:
-    """The words of a tool's command line, in the order in which StreamFlow has them.
+    """The words of a tool's command line, in StreamFlow's order.
 
-    A word that only a shell reads, such as ``|``, ends them.
+    They end before a word that only a shell interprets, such as ``|``.
     """
     body, where = tool.body, tool.where
     base = body.get("baseCommand")
@@ -397,14 +396,14 @@ def _argument(item: JSON, where: KeyPath) -> list[Word]:
 
 
 def _text(text: str, where: KeyPath) -> Word:
-    """A text in which there may be expressions."""
+    """Return the word for a text that may contain expressions."""
     try:
         in_text = [*expressions(text)]
     except SubstitutionError:
         return _anything(where)
     if not in_text:
         return Word(text, where)
-    if text.strip() == in_text[0]:  # it may be a list, or null
+    if text.strip() == in_text[0]:  # the value may be a list, or null
         return _anything(where)
     before = text.partition(in_text[0])[0]
     return Word(before, where, whole=False, free=not before)
@@ -414,7 +413,7 @@ def _input(entry: Entry) -> Iterator[Word]:
     """The words of an input, if it is on the command line."""
     body, where = mapping(entry.body), entry.where
     if _may_be_record(types.read(body.get("type"))):
-        yield _anything(where)  # the fields have bindings of their own
+        yield _anything(where)  # the fields have their own bindings
         return
     is_optional = types.is_optional(body) and "default" not in body
     for binding, below, kind in _bindings(body, where):
@@ -429,7 +428,7 @@ def _input(entry: Entry) -> Iterator[Word]:
             yield Word(prefix, place, whole=False, sure=sure)
         else:
             yield Word(prefix, place, sure=sure)
-            # a list is there with one item at least
+            # a prefix is followed by at least one item of a list
             if kind:
                 yield Word("", below, whole=False)
             if not kind or ("[" in kind and "itemSeparator" not in binding):
@@ -458,7 +457,7 @@ def _bindings(
 
 
 def _kind(binding: dict[str, JSON], declared: JSON) -> str:
-    """The type of a value that is one or several words; empty if it may be anything."""
+    """The type of a value that is one or several words; empty if it is uncertain."""
     kinds = [one for one in types.read(declared) if one.name != types.NULL]
     if len(kinds) != 1 or binding.get("valueFrom") is not None:
         return ""

@@ -16,10 +16,10 @@ from sf_quantum.samplers import problem
 if TYPE_CHECKING:
     from sf_quantum.clustering.points import Points
 
-#: bytes of the largest file that is read, so that a check takes seconds at most
+#: size in bytes of the largest file that is read; a check takes seconds at most
 MAX_BYTES = 8 * 1024 * 1024
 
-#: gets a path, and the column of the labels; raises InputError as the tool does
+#: reads a path, with the column of the labels; raises InputError as the tool does
 Reader: TypeAlias = "Callable[[Path, str | None], Points | dict[str, JSON]]"
 
 
@@ -45,8 +45,8 @@ READERS: dict[tuple[str | None, str], Reader] = {
 class Use:
     """An input that is a file, and the tool that gets it.
 
-    :param where: its key in the document
-    :param how: what passes it to which tool
+    :param where: path of the input in the document
+    :param how: text that names the tool and the option that get it
     """
 
     document: Document
@@ -62,7 +62,7 @@ def check(
     :param value: value of the input
     """
     name = types.file_name(value)
-    # a tool sees another name, and may read the file by its suffix
+    # A tool sees the basename instead, and may choose how to read the file by its suffix.
     if not isinstance(name, str) or "basename" in mapping(value):
         return
     path = use.document.folder / name.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""The tools of a workflow that call ``sfq``: their command lines, and what these get."""
+"""The tools of a workflow that call ``sfq``: their command lines, and the values in these."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sf_quantum.files import KeyPath, mapping
 class SfqTools:
     """The tools of a workflow that call ``sfq``.
 
-    :param commands: see :func:`sf_quantum.checking.check_file`; without it, there are none
+    :param commands: see :func:`sf_quantum.checking.check_file`; without it, no tool is read
     """
 
     def __init__(self, process: Process, commands: Commands | None) -> None:
@@ -59,7 +59,7 @@ class SfqTools:
     ) -> Iterator[FileProblem]:
         """Check files that are passed to the tools, each once.
 
-        :param unread: the inputs whose files are not read: on a target, or faulty
+        :param unread: inputs whose files are not read, since they are on a target or faulty
         """
         seen: set[tuple[input_files.Reader, KeyPath, str]] = set()
         for tool, line in self._lines:
@@ -80,7 +80,7 @@ class SfqTools:
                 yield from input_files.check(file, value, reader, label or None)
 
     def _label(self, values: Values, line: Line, options: dict[str, str]) -> str | None:
-        """The column of ``--label``, empty without one; ``None`` if it is not known."""
+        """The column of ``--label``: empty without the option, ``None`` if unknown."""
         if (word := line.values.get("--label")) is not None:
             return word.literal
         if "--label" not in options:
@@ -93,7 +93,7 @@ class SfqTools:
     ) -> Iterator[FileProblem]:
         """Find samplers that ignore the QPU of their location.
 
-        :param bound: the binding that applies to a step
+        :param bound: returns the binding that applies to a step
         """
         for tool, line in self._lines:
             binding = bound(tool.step)
@@ -106,7 +106,7 @@ class SfqTools:
                 continue
             document, where, name = setting
             for target in binding.quantum_targets:
-                # the circuits of qaoa run on a QPU that takes some
+                # qaoa uses a QPU that accepts circuits
                 if name in samplers.names() and name != "qaoa":
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"
                     right = "write auto, or bind the step to a classical location"

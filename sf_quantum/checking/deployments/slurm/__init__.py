@@ -1,6 +1,6 @@
-"""Deployments of type ``sfq.slurm``: what they request, and what their Slurm has.
+"""Checks of deployments of type ``sfq.slurm``, with the partitions of their Slurm.
 
-``services`` checks one service: its options, and what it requests of its partition.
+``services`` checks one service: its options, and its requests to its partition.
 ``clusters`` checks the deployment as a whole: allocations, QPUs, and its services together.
-``listings`` asks each Slurm for its partitions, or says why it cannot be asked.
+``listings`` queries each Slurm for its partitions, or reports why this failed.
 """

@@ -1,7 +1,7 @@
-"""What the Slurm of each deployment lists before a run, or why it lists nothing.
+"""Partitions that the Slurm of each deployment lists before a run, or why it lists none.
 
-It is asked on the way on which the run submits jobs: by commands on this host or over SSH, or
-over ``slurmrestd``.
+Slurm is queried in the way in which the run submits jobs: with commands on this host or over
+SSH, or over ``slurmrestd``.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from sf_quantum.threads import in_thread
 
 # Longest wait for the answers of all sites together.
 SECONDS = 10.0
-# asyncssh's errors for what a later connection does not change either
+# errors of asyncssh that a later connection would repeat
 _REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)
 
-#: blocks; gives the partitions by name, or raises SilentSlurm
+#: returns the partitions by name, or raises SilentSlurm; blocks
 Source: TypeAlias = Callable[[], dict[str, Partition]]
 
 
 class Listings:
-    """What the Slurms of one StreamFlow file list.
+    """The partitions that the Slurms of one StreamFlow file list.
 
     :param steps: the deployments to which each step is bound, for all workflows
     """
@@ -56,11 +56,11 @@ class Listings:
     def __init__(self, deployments: Deployments, steps: list[set[str]]) -> None:
         self.deployments = deployments
         self.steps = steps
-        #: why a Slurm could not be asked, by its deployment's name
+        #: reasons why a Slurm could not be queried, by name of the deployment
         self.silent: dict[str, str] = {}
 
     def check(self) -> Iterator[FileProblem]:
-        """Check partitions against Slurm, and find deployments whose Slurm is silent."""
+        """Check partitions against Slurm, and find deployments whose Slurm does not reply."""
         used = set().union(*self.steps)
         clusters = {
             cluster.name: cluster
@@ -91,7 +91,7 @@ class Listings:
             yield self._finding(names, why, is_missing=is_missing)
 
     def _finding(self, names: list[str], why: str, *, is_missing: bool) -> FileProblem:
-        """What one cause means for the run."""
+        """Return the problem, or a remark, if the Slurms of deployments cannot be queried."""
         document, text = self.deployments.document, " and ".join(names)
         where: KeyPath = (self.deployments.sections[names[0]], names[0])
         if not is_missing:
@@ -108,9 +108,9 @@ class Listings:
         return document.remark(where, what, right)
 
     def _source(self, cluster: Cluster) -> Source:
-        """How a cluster is asked.
+        """Return the function that queries a cluster.
 
-        :raises SilentSlurm: if it cannot be, without a run
+        :raises SilentSlurm: if only a run can query it
         """
         folder = self.deployments.document.folder
         if cluster.config.get("slurmrestd"):
@@ -123,7 +123,7 @@ class Listings:
             kind_name = self.deployments.get(inner).get("type")
             raise SilentSlurm(f"it is behind {inner}, which is of type {kind_name}")
         if config.get("renewCommand"):
-            # it may ask its user, or use up a one-time password
+            # The command may prompt the user, or use up a one-time password.
             raise SilentSlurm(f"only a run uses the renewCommand of {inner}")
         return partial(_over_ssh, kind, inner, config, self.deployments.document)
 
@@ -152,9 +152,9 @@ def _over_ssh(
 
 
 async def _sinfo(connector: SSHConnector) -> dict[str, Partition]:
-    """Ask on the first node, by a connection as StreamFlow makes it."""
+    """Run ``sinfo`` on the first node, over the connection that StreamFlow would make."""
     node = next(iter(connector.nodes.values()))
-    # asyncssh fails on a name that is None, which StreamFlow passes on
+    # asyncssh fails on the None that StreamFlow passes for a missing name.
     if node.username is None:
         why = f"{connector.deployment_name} has no username"
         raise SilentSlurm(why, is_missing=True)

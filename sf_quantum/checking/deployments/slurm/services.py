@@ -1,4 +1,4 @@
-"""Checks of a service of ``sfq.slurm``: its options, and what it requests of its partition."""
+"""Checks of a service of ``sfq.slurm``: its options, and its requests to its partition."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Service:
 
     @property
     def clusters(self) -> JSON:
-        """The clusters that it names, whose Slurm may be another than the one here."""
+        """The clusters that the service names, perhaps of another Slurm than this host's."""
         return self.content.get("clusters")
 
     @property
     def partition(self) -> str:
-        """The partitions that it names."""
+        """The partitions that the service names."""
         return str(self.content.get("partition"))
 
     @property
     def component(self) -> Component:
-        """What a component of a reservation requests for it."""
+        """The service as a component of a reservation."""
         quantum = bool(self.content.get("qpu")) or tres.requests_qpu(self.content)
         return Component.read(self.content.get("nodes", 1), quantum=quantum)
 
@@ -76,11 +76,11 @@ class Service:
     def check_partition(
         self, partitions: dict[str, Partition]
     ) -> Iterator[FileProblem]:
-        """Check what it requests of its partition.
+        """Check the requests of the service to its partition.
 
         :param partitions: the partitions of the cluster, by name
         """
-        # what Slurm knows here is not what it knows in clusters that are named
+        # The partitions of other clusters are unknown.
         names = None if self.clusters else self.content.get("partition")
         for name in names.split(",") if isinstance(names, str) else []:
             what = f"Slurm has no partition {name!r}"
@@ -99,9 +99,9 @@ class Service:
             yield replace(problem, remark=problem.remark or not is_certain)
 
     def _gres(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
-        """Find more of a gres than any node of the partition has."""
+        """Find requests for more of a gres than any node of the partition has."""
         if not all(kind.gres for kind in kinds):
-            return  # what they have is unknown
+            return  # the gres of some nodes are unknown
         per_node = {
             key: self.content[key]
             for key in ("gres", "gpusPerNode")
@@ -131,7 +131,7 @@ class Service:
         wanted = str(self.content.get("nodelist") or "")
         texts = [kind.names for kind in kinds]
         if set("/{") & {*wanted} or not all(texts):
-            return  # a file, a function of Slurm's, or Slurm did not name the nodes
+            return  # a file, a function of Slurm, or nodes that Slurm did not name
         missing = hosts(wanted).difference(*map(hosts, texts))
         if missing:
             what = f"{partition} has no node {' or '.join(sorted(missing))}"
@@ -139,7 +139,7 @@ class Service:
             yield self.document.problem((*self.where, "nodelist"), what, right)
 
     def _limits(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
-        """Find CPUs and memory that Slurm never grants, and a time limit that it may not."""
+        """Find CPUs and memory that Slurm never grants, and times that it may not grant."""
         time = str(self.content.get("time") or "")
         limits = [kind.time_limit for kind in kinds]
         seconds = [limit_seconds(one) or math.inf for one in limits]
@@ -162,24 +162,24 @@ class Service:
                     what = f"for a task, {what}"
                 right = "write less" if unit else f"write {most} or less"
                 problem = self.document.problem((*self.where, key), what, right)
-                # Slurm starts it where memory is not a consumable resource
+                # Slurm starts such a job where memory is not a consumable resource.
                 may_start = key == "memPerCpu" and wanted <= most * tasks_cpus
                 yield replace(problem, remark=may_start)
 
     def _whole(self, key: str) -> int:
-        """A number; 0 if it is missing or not whole."""
+        """The value of a key; 0 if it is missing or not a whole number."""
         value = self.content.get(key)
         return value if type(value) is int else 0
 
     def _megabytes(self, key: str) -> int:
-        """Memory, as sbatch(1) reads it; 0 if it cannot be read."""
+        """The memory of a key in MB, as sbatch(1) reads it; 0 if it cannot be read."""
         match = re.fullmatch(r"(\d+)([KMGT]?)B?", str(self.content.get(key)).upper())
         if match is None:
             return 0
         return math.ceil(int(match[1]) * 1024.0 ** ("KMGT".index(match[2] or "M") - 1))
 
     def _kinds(self, partitions: dict[str, Partition]) -> tuple[str, list[NodeKind]]:
-        """The partition in words, and its kinds of nodes, none if they are not known.
+        """Return text for the service's partitions, and their kinds of nodes, if known.
 
         A service may name several partitions.
         """
@@ -190,5 +190,5 @@ class Service:
             [kind for name in names.split(",") for kind in partitions[name].kinds]
             if here
             else []
-        )  # another Slurm has them
+        )  # the partitions may be of another Slurm
         return f"partition {names}", kinds
