@@ -1,9 +1,9 @@
 """The command ``sfq``: each subcommand is one module with ``configure`` and ``run``.
 
-``COMMANDS`` lists them with their modules: ``workflow`` for authors, ``tools`` as steps of a
-workflow, ``qpu`` for users and operators of QPUs, ``batch`` for a site's batch system.
-``arguments`` has the types and options that several share. Nothing is imported before it is
-needed, so that ``sfq --help`` starts at once. No room imports this one.
+``COMMANDS`` lists them by folder: ``workflow`` for authors, ``tools`` as steps of a workflow,
+``qpu`` for users and operators of QPUs, ``batch`` for a site's batch system. ``arguments`` has
+the types and options that several commands share. Modules are imported only when needed, so
+``sfq --help`` starts quickly. No room imports this one.
 
 Imports: clustering, journal, malleability, net, planning, protocol, qpu, reporting,
     samplers, service, service/domain, service/http, service/store, workflows.
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sfq``.
 
     :param argv: the arguments, ``sys.argv[1:]`` by default
-    :returns: 0; 2 for bad input; 75 for QPU trouble worth retrying; else 1
+    :returns: exit status: 0; 2 for bad input; 75 for QPU errors worth a retry; else 1
     """
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
@@ -127,21 +127,21 @@ def _main(arguments: list[str]) -> int:
 
 
 def _escape_output() -> None:
-    """Escape what the encoding of standard output lacks, as Python does on standard error."""
+    """Escape characters that standard output cannot encode, as on standard error."""
     output = sys.stdout
     if isinstance(output, io.TextIOWrapper) and output.encoding.lower() != "utf-8":
-        # Python fails for some pipes, whose output stays as it is.
+        # Python fails for some pipes; their output is not escaped.
         with suppress(OSError):
             output.reconfigure(errors="backslashreplace")
 
 
 def discard_output() -> None:
-    """Print to nowhere from now on, also at exit: the reader (head, less) is gone."""
+    """Discard further output, including at exit: its reader (head, less) has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line, and takes options by their whole names."""
+    """A parser that reports an error in one line, and accepts no abbreviated options."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
@@ -151,7 +151,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    # imported for this error alone
+    # imported only for this error
     from difflib import get_close_matches
 
     option = unknown[0].partition("=")[0]
@@ -161,7 +161,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
 
 
 def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of ``sfq``, in which the command that is called has its options."""
+    """Return the parser of ``sfq``, with the options of the called command only."""
     parser = _Parser(
         prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
     )
@@ -180,7 +180,7 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Add ``--debug``, also to commands and their subcommands."""
+    """Add ``--debug`` to a parser, and to its commands and their subcommands."""
     help_ = "show a traceback on errors"
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help=help_

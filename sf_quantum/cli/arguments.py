@@ -47,7 +47,7 @@ def _pair(text: str, parse: Callable[[str], Value]) -> tuple[Value, Value]:
 
 whole = checked(int, "a whole number of at least 0", lambda n: n >= 0)
 positive = checked(int, "a whole number of at least 1", lambda n: n >= 1)
-#: infinity is a number
+#: any number, including infinity
 number = checked(float, "a number", lambda x: not math.isnan(x))
 not_negative = checked(number, "a number of at least 0", lambda x: x >= 0)
 seconds = checked(float, "a number of seconds", lambda s: 0 <= s < math.inf)
@@ -68,7 +68,7 @@ number_range = checked(
 
 def add_points(parser: argparse.ArgumentParser) -> None:
     """Add ``--points``, ``--label`` and ``--exact-up-to``."""
-    # imports numpy, for which sfq lease does not wait
+    # imports numpy, which would slow down sfq lease
     from sf_quantum.clustering.silhouette import EXACT_UP_TO
 
     add = parser.add_argument

@@ -1,4 +1,4 @@
-"""What the daemons of a site's batch system share: their options, clients and lock."""
+"""Options, clients and the lock that the daemons of a site's batch system share."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def add_gate(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action of a subcommand, such as that of :func:`add_gate`."""
-    # Batch systems and service managers end a process so.
+    """Run the action of a subcommand, such as the gate of :func:`add_gate`."""
+    # Batch systems and service managers end a process with SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     args.action(args)
     return 0
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 def run_gate(
     args: argparse.Namespace, make_scheduler: Callable[[], Scheduler]
 ) -> NoReturn:
-    """Run a gate, which waits for a batch system that does not answer yet."""
+    """Run a gate, after waiting for a batch system that does not reply yet."""
     with alone(args):
         while True:
             try:
@@ -72,7 +72,7 @@ def run_gate(
 
 
 def add_classes(parser: argparse.ArgumentParser) -> None:
-    """Add the option that gives jobs their class."""
+    """Add the option that gives the leases of jobs their class."""
     parser.add_argument(
         "--class-of",
         type=checked(ClassRule.parse, "such as qos:urgent=production"),
@@ -107,7 +107,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
     """Return clients of the selected QPUs.
 
-    :raises InputError: if one is not behind an ``sfq serve``
+    :raises InputError: if a QPU is not behind an ``sfq serve``
     """
     qpus = service.selection(args).qpus({})
     clients = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
@@ -119,7 +119,7 @@ def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
 def client(args: argparse.Namespace, **options: str) -> Qpu:
     """Make the client of the only selected QPU.
 
-    :raises InputError: if several are selected
+    :raises InputError: if several QPUs are selected
     """
     qpus = service.selection(args, **options).qpus({})
     if len(qpus) > 1:

@@ -1,4 +1,4 @@
-"""``sfq slurm``: what a site's Slurm asks for a job that needs a QPU (deployments/slurm)."""
+"""``sfq slurm``: leases for jobs of Slurm that request a QPU (deployments/slurm)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _acquire(args: argparse.Namespace) -> None:
     details = controller.details(args.job)
     cluster = controller.cluster()
     job = identity(args.job, cluster, details)
-    # what the clients of all kinds tell the QPU's service
+    # The clients of all types send these variables to the QPU's service.
     os.environ |= job
     client, folder = gating.client(args, user=details.user), Folder(args.state)
     folder.make()
@@ -150,7 +150,7 @@ def _acquire(args: argparse.Namespace) -> None:
         again=args.again,
         can_start=args.can_start,
     )
-    # This signal says that the user's share is used up.
+    # This signal means that the user's share is used up.
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
@@ -161,7 +161,7 @@ def _acquire(args: argparse.Namespace) -> None:
         # this job another key.
         _release_leases(client, args.job, cluster, but=request.key)
     token = asking.ask(request)
-    # The job's environment does not have the credentials of the site.
+    # The job's environment does not get the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**job_environment([(sfq_qpu, token)]), **job_ids("", job)})
 
@@ -182,11 +182,11 @@ def _release(args: argparse.Namespace) -> None:
     entry = folder.entry(args.job)
     if entry is not None and entry.token is not None:
         client.release(entry.token)
-        # Slurm's accounting has the job, whatever becomes of this
+        # Slurm's accounting has the job even if this fails.
         with suppress(QuantumError):
             account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
-        # Slurm has ended its request, which may have been granted meanwhile
+        # Slurm has ended the job's request, but the lease may have been granted meanwhile.
         _release_leases(client, args.job, controller.cluster())
     folder.remove(args.job)
 
@@ -224,9 +224,9 @@ def _license(text: str) -> tuple[str, str]:
 
 
 def make_licenses(args: argparse.Namespace) -> Licenses:
-    """Make what keeps the licences that the options describe.
+    """Make the updater of the licences that the options describe.
 
-    :raises InputError: if Slurm lacks one, or a service does not know the user as an admin
+    :raises InputError: if Slurm lacks a licence, or the user is not an admin of a service
     """
     qpus = {qpu.name: qpu for qpu in gating.sfq_qpus(args)}
     names = {**{name: name for name in qpus}, **dict(args.license)}

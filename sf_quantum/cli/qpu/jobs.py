@@ -18,7 +18,7 @@ from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
-# Bounds of one answer of the service.
+# Limits of one request to the service.
 LONGEST_WAIT_SECONDS = 10.0
 PAGE = 1000
 _COLUMNS = {
@@ -94,7 +94,7 @@ def pages(
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
         ids = [ServiceJob.read(client.name, job).id for job in page]
-        # a service that ignores the page would be asked for ever
+        # A service that ignores the key before would be queried without end.
         if last & {*ids}:
             return
         last = {*ids}
@@ -114,7 +114,7 @@ def _show(client: ServiceClient, args: argparse.Namespace) -> int:
 def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
     found = [_job(client, "DELETE", id_) for id_ in args.ids]
     service.print_table(_COLUMNS, [answer for answer, _ in found], "no jobs", args)
-    # a job may have ended before
+    # A job may have ended before it could be cancelled.
     return 0 if all(job.state == "Cancelled" for _, job in found) else 1
 
 
@@ -127,7 +127,7 @@ def _follow(client: ServiceClient, args: argparse.Namespace) -> int:
 def _changes(
     client: ServiceClient, id_: str
 ) -> Iterator[tuple[dict[str, JSON], ServiceJob]]:
-    """Yield a job whenever something about it has changed, until it is over."""
+    """Yield a job whenever its state, attempt, position or note changes, until it ends."""
     seen, wait = None, 0.0
     while True:
         answer, job = _job(client, "GET", id_, wait)
@@ -136,7 +136,7 @@ def _changes(
             yield answer, job
         if job.ended is not None:
             return
-        # the service answers earlier once the job is over
+        # the service replies earlier if the job ends
         seen, wait = now, LONGEST_WAIT_SECONDS if job.state == "Running" else 1.0
 
 
@@ -155,7 +155,7 @@ def _line(job: ServiceJob) -> str:
 def _job(
     client: ServiceClient, method: str, id_: str, wait: float = 0.0
 ) -> tuple[dict[str, JSON], ServiceJob]:
-    """Request one job by its id or its first characters; return the answer, and read."""
+    """Request a job by its id or first characters; return the reply, and the job in it."""
     query = f"?wait={wait:g}" if method == "GET" else ""
     timeout = REQUEST_SECONDS + wait
 
@@ -163,7 +163,7 @@ def _job(
         path = f"{_JOBS}/{quote(whole, safe='')}{query}"
         return client.send(method, path, timeout_seconds=timeout, expected=(404,))
 
-    if not id_:  # every id begins with "", which an unset variable gives
+    if not id_:  # every id begins with "", the value of an unset variable
         raise InputError("ID: is empty (sfq jobs list)")
     response = send(id_)
     if response.status == 404:

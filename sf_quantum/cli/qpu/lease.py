@@ -168,7 +168,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-    """Add the options for what the jobs of a lease may take."""
+    """Add the options that bound the jobs of a lease."""
     add = parser.add_argument
     add(
         "--max-qpu-seconds",
@@ -216,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
-    """Give nodes of the Slurm job back for the block, if that is asked for."""
+    """Release nodes of the Slurm job for the block, if ``--shrink-to`` is given."""
     keep = args.shrink_to
     job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
     if job is not None:
@@ -224,7 +224,7 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
     try:
         yield
     finally:
-        # The job grows even if there was no lease, as the caller may do without the
+        # The job grows even if there was no lease, since the caller may continue without the
         # QPU.
         if job is not None and not command.interrupted.is_set():
             job.grow(args.patience, command.interrupted)
@@ -257,7 +257,7 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
 
 
 def _held_environment(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, with the lease of its batch job if it has no other."""
+    """Return the environment, with the lease of the batch job if it contains no lease."""
     environment = dict(os.environ)
     if listed(environment, RESOURCES) is None and (args.url or args.qrmi_config):
         environment |= held_environment(selection(args).qpus({}), environment)
@@ -265,7 +265,7 @@ def _held_environment(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _check_not_ended(leases: Iterable[tuple[Qpu, str]]) -> None:
-    """Refuse to start a command whose lease has ended, before its first QPU job does."""
+    """Fail before the command starts, not at its first QPU job, if a lease has ended."""
     for client, token in leases:
         try:
             client.renew(token)
@@ -281,7 +281,7 @@ def _jobs(client: Qpu, token: str) -> Collection[LeaseJob]:
 
 
 def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
-    """Run the command under leases of its own, which are released when it ends."""
+    """Acquire leases, run the command under them, and release them when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
     given = cast("LeaseOptions", {**vars(args), "wait_seconds": args.wait})
@@ -291,8 +291,8 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
         looks = [leases.refusal, *(watch.look for watch in watches)]
         with watching(looks, command.leave), suppress(WaitCancelled):
-            # A thread acquires the leases, so that none is lost to a signal at the
-            # wrong moment; signal handlers run in this one meanwhile.
+            # A thread acquires the leases, so that no lease is lost to a signal at the
+            # wrong moment; signal handlers run in the main thread meanwhile.
             request = opening.request(qpus, given, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = leases.waited_seconds
@@ -311,7 +311,7 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
 def _clients(
     args: argparse.Namespace, environment: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield the variables of SDKs' own clients, and answer these meanwhile."""
+    """Yield the variables of SDKs' own clients, and serve these clients meanwhile."""
     client = from_environment(environment) if args.clients else None
     if client is None:
         _check_addresses(environment)
@@ -327,7 +327,7 @@ def _clients(
 
 
 def _check_addresses(environment: Mapping[str, str]) -> None:
-    """Refuse to wait for the lease that the command itself holds."""
+    """Reject an SDK's address whose jobs would wait for the lease that the command holds."""
     given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
     for name in listed(environment, RESOURCES) or []:
         url = environment.get(f"{name}_{service_variables.URL}", "")

@@ -1,4 +1,4 @@
-"""The trace of the jobs that a QPU service has."""
+"""The trace of the jobs of a QPU service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.service.domain.jobs import JobClass
 
 
 class _Job(BaseModel):
-    """What is read of a job as the service tells it; see its ``JobAnswer``."""
+    """The fields that are read of a job in the service's reply, a ``JobAnswer``."""
 
     id: str
     user: str
@@ -37,7 +37,7 @@ class _Job(BaseModel):
 
     @property
     def owner(self) -> str:
-        """The lease that its use is charged to."""
+        """The lease to which the job's usage is charged."""
         return self.charged_lease or self.lease
 
 
@@ -48,11 +48,11 @@ _Leases: TypeAlias = Mapping[str, Mapping[str, JSON]]
 def collect(
     client: ServiceClient, since: float | None, before: float | None
 ) -> tuple[QpuTrace, int]:
-    """Read the jobs that were submitted in a period: the user's or, for an admin, all.
+    """Read the jobs that were submitted in a period: the user's, or for an admin all jobs.
 
     :param since: seconds since the epoch, inclusive; ``None`` sets no bound
-    :param before: the same, exclusive
-    :returns: the trace, and the number of jobs that are not over
+    :param before: seconds since the epoch, exclusive; ``None`` sets no bound
+    :returns: the trace of the jobs that have ended, and the number of the others
     """
     device = mapping(service.request(client, "GET", "/v1/device"))
     submitted = [*_submitted(client, since, before)]
@@ -76,13 +76,13 @@ def _submitted(
                 before is None or job.submitted < before
             ):
                 yield job
-        # the next page has earlier ones
+        # the next page has earlier jobs
         if since is not None and all(job.submitted < since for job in listed):
             return
 
 
 def _leases(client: ServiceClient, since: float | None) -> _Leases:
-    """Return what the usage report tells of leases, by their ids."""
+    """Return the rows of the usage report for leases, by lease id."""
     by_id: dict[str, Mapping[str, JSON]] = {}
     count = 1
     while len(by_id) < count:
@@ -106,7 +106,7 @@ def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
         user=job.user,
         project=_text(lease.get("project")),
         account=_text(lease.get("slurm_account")),
-        # ids are those of their cluster
+        # Slurm's ids are unique only within a cluster
         slurm_job=f"{slurm_job}@{cluster}" if cluster else _text(slurm_job),
         lease=job.owner,
         job_class=job.job_class,

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables, or the object."""
+    """Print the tables, or one JSON object."""
     selected = selection(args)
     given = bool(selected.names or selected.url or selected.qrmi_config)
     kinds = {} if given else {name: _unusable(name) for name in qpu.names()}

@@ -91,7 +91,7 @@ def add_action(
     help_: str,
     action: Callable[[ServiceClient, argparse.Namespace], int | None],
 ) -> argparse.ArgumentParser:
-    """Add a subcommand, with the options that select one service, as ``args.action``."""
+    """Add a subcommand for an action, with the options that select one service."""
     added = actions.add_parser(name, help=help_, description=sentence(help_))
     add_service(added)
     added.set_defaults(action=action)
@@ -99,7 +99,7 @@ def add_action(
 
 
 def client(args: argparse.Namespace) -> ServiceClient:
-    """Return the client of the selected service, the only one and of type ``sfq``."""
+    """Return the client of the selected service; only one, of type ``sfq``, is allowed."""
     qpus = selection(args).qpus(os.environ)
     if len(qpus) > 1:
         raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
@@ -120,7 +120,7 @@ def request(
 ) -> JSON:
     """Send one request and return its answer.
 
-    :param wait_seconds: added to the usual timeout
+    :param wait_seconds: seconds added to the usual timeout
     """
     timeout = REQUEST_SECONDS + wait_seconds
     response = client.send(
@@ -145,7 +145,7 @@ def print_table(
     """Print objects of the service as a table or, with ``--json``, as a list.
 
     :param columns: the key that each column shows, by the column's header
-    :param none: printed instead of an empty table
+    :param none: text printed instead of an empty table
     """
     if args.json:
         print(json.dumps(rows))
@@ -190,7 +190,7 @@ def format_seconds(value: JSON) -> str:
 
 
 def _time(text: str, direction: int) -> float:
-    # ISO 8601, in local time if it has no zone
+    # a duration, or ISO 8601, in local time if it has no zone
     if duration := re.fullmatch(r"(\d{1,9})([smhd])", text):
         number, unit = duration.groups()
         return time.time() + direction * int(number) * _UNITS[unit]
@@ -201,7 +201,7 @@ def _time(text: str, direction: int) -> float:
 
 
 def _check_single(text: str, local: datetime) -> None:
-    """Refuse a local time that the clocks show twice in a year, or skip.
+    """Reject a local time that the clocks show twice, or skip, when they are changed.
 
     :raises ArgumentTypeError: with the times that may be meant
     """
@@ -216,7 +216,7 @@ def _check_single(text: str, local: datetime) -> None:
 
 
 def _is_shown(moment: float) -> bool:
-    # raises for what no calendar has
+    # raises for a time that no calendar has
     return bool(utc(moment))
 
 

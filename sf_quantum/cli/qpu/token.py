@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Draw a token, store its hash, and print it."""
+    """Create a token, store its hash, and print the token."""
     from sf_quantum.service.http.tokens import new_token, token_entry
 
     token = new_token()
@@ -93,7 +93,7 @@ def _with_line(path: Path, line: str) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    # mode 0600
+    # mkstemp creates a file with mode 0600
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

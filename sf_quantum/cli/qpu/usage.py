@@ -19,7 +19,7 @@ from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
 from sf_quantum.text import PERIOD, csv_row, plural
 
-# the sums that the table leaves out; CSV and JSON have them
+# sums that the table omits, but CSV and JSON contain
 _UNLISTED = ("wait_seconds", "lost_seconds")
 PAGE = 1000
 
@@ -112,7 +112,7 @@ class _Report:
 def _pages(
     client: ServiceClient, args: argparse.Namespace
 ) -> Iterator[tuple[dict[str, JSON], _Report]]:
-    """Fetch the pages of a report, each with the answer that it was read of."""
+    """Yield the pages of a report, each as the service's reply and as read from it."""
     count, until = 1, args.until
     offset = 0
     while offset < count:
@@ -136,7 +136,7 @@ def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
 
 
 def _print_csv(by: By, report: _Report) -> None:
-    # The rows are those that the service itself writes for spreadsheets.
+    # The rows have the format of the service's own CSV.
     names = [*KEYS[by], *report.total]
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([*PERIOD, *names])

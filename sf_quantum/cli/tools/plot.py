@@ -1,4 +1,4 @@
-"""``sfq plot``: the consensus beside its inputs, and the score by iteration."""
+"""``sfq plot``: the consensus next to its inputs, and the score by iteration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def run(args: argparse.Namespace) -> int:
 def _share_font_list() -> None:
     """Let Matplotlib read the user's own list of fonts, if there is one.
 
-    HOME of a CWL job is the job's folder, where it would search the machine for fonts again.
+    ``HOME`` of a CWL job is the job's folder, without a list: Matplotlib would search the
+    machine for fonts again.
     """
     try:
         cache = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache"

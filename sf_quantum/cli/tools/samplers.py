@@ -56,7 +56,7 @@ def _descriptions(text: str) -> dict[str, str]:
     """Extract each parameter's description from a docstring, as one line."""
     fields = re.split(r"^\s*:", text, flags=re.MULTILINE)[1:]
     matches = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
-    # the default has a column of its own
+    # the default has its own column
     return {
         match[1]: re.sub(r" \(default [^)]*\)|``", "", " ".join(match[2].split()))
         for match in matches

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
 AUTO = "auto"
-# the sampler whose circuits a QPU may take
+# sampler whose circuits a QPU may run
 CIRCUITS = "qaoa"
 CLASSICAL = "neal"
-# The client's logger tells when jobs start and how long they run.
+# Logger of the client, which reports when jobs start and how long they run.
 LOGGER = "sf_quantum.qpu.sfq.service_job"
 
 
@@ -138,9 +138,9 @@ def _solve(
     parameters: Mapping[str, JSON],
     before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
-    """Run a QPU, with the sampler's circuits if it has some, or else the sampler.
+    """Sample on a QPU, with circuits for ``qaoa``, or without a QPU on the sampler.
 
-    :param before: the ``info`` of earlier samples
+    :param before: ``info`` of the previous samples
     """
     _import_dimod()
     if remote is None:
@@ -152,7 +152,7 @@ def _solve(
 
     presolve = Presolve if remote is None else LeasedPresolve
     begin = time.monotonic()
-    # passed on in `info` even if the presolve leaves nothing to sample
+    # values passed on in `info` even if the presolve leaves nothing to sample
     keys = sampler.properties.get("carried", [])
     carried = {key: before[key] for key in keys if key in before}
     samples = problem.sample(presolve(sampler), bqm, {**carried, **parameters})
@@ -171,7 +171,7 @@ def _solve(
         }
     else:
         parts = info.get("parts")
-        # each part that was sent separately was a job of its own
+        # each part that was sent separately was a separate job
         jobs = parts if isinstance(parts, list) else [info]
         timings = [mapping(job).get("timing") for job in jobs]
         info["timing"] = _timing(timings, seconds)
@@ -179,10 +179,10 @@ def _solve(
 
 
 def _import_dimod() -> None:
-    """Import dimod without networkx, which takes two thirds as long as the rest of it.
+    """Import dimod without networkx, which takes two thirds as long as the rest of dimod.
 
-    dimod imports it for the name of a type, and does without it. Whoever uses graphs
-    imports it later.
+    dimod imports networkx for the name of a type, and works without it. Modules that use
+    graphs import networkx later.
     """
     if not {"dimod", "networkx"} & sys.modules.keys():
         # An entry that is None makes the import fail.
@@ -222,10 +222,10 @@ def _timing(jobs: list[JSON], seconds: float) -> JSON:
 
 @contextmanager
 def _on_qpu() -> Iterator[None]:
-    """Cancel the job on SIGTERM, and say on stderr how long the first one will take."""
+    """Cancel the job on SIGTERM, and print on stderr how long the first job will take."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("sfq solve: %(message)s"))
-    # the circuits of qaoa are many jobs, about which one line says enough
+    # The circuits of qaoa are many jobs, for which one line is enough.
     handler.addFilter(_FirstOfInfo())
     logger = logging.getLogger(LOGGER)
     level = logger.level

@@ -1,4 +1,4 @@
-"""``sfq check``: check a StreamFlow file, a QPU service's or a plan's, before it runs."""
+"""``sfq check``: check a StreamFlow file, or one of a QPU service or a plan, before use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is found in each file, a line each; the status is 2 for any problem."""
+    """Print the findings in each file, one per line; return 2 if there is a problem."""
     results = []
     for file in args.files:
         results.append(check(file))

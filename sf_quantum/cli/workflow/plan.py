@@ -27,7 +27,7 @@ OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
 # Limit of repetitions, the same as in a workload file.
 MOST_REPETITIONS = 10_000
 MAP_MINUTES = 10
-# Pause between two lines that tell how far the map is.
+# Pause between two lines about the progress of the map.
 _PROGRESS_SECONDS = 10.0
 # headers of the table by measure, with the factor of the unit
 _COLUMNS: Mapping[str, tuple[str, float]] = {
@@ -218,7 +218,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _objective(args: argparse.Namespace, workload: Workload) -> Objective:
-    """What the user asks for, or the default."""
+    """Return the objective that the options set, or the default."""
     from sf_quantum.planning.comparison import Objective, cheapest
 
     if args.minimise or args.at_most:
@@ -227,7 +227,7 @@ def _objective(args: argparse.Namespace, workload: Workload) -> Objective:
 
 
 def _with_progress(cells: Iterator[Cell]) -> Iterator[Cell]:
-    """Tell now and then how much of the map there is, and how long the rest may take."""
+    """Print from time to time how many points are done, and the least time for the rest."""
     from sf_quantum.planning.strategy_map import LOADS, RATIOS
 
     total, began = len(LOADS) * len(RATIOS), time.monotonic()
@@ -310,7 +310,7 @@ def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[
 
 
 def _sizes(flow: WorkflowPlan) -> Iterator[str]:
-    """Say which sizes of partitions the plan keeps to."""
+    """Yield lines about the sizes of partitions: those in the plan, and unknown sizes."""
     if flow.site:
         sizes = ", ".join(f"{name} {nodes}" for name, nodes in flow.site.items())
         yield f"nodes of the site's partitions: {sizes}"
@@ -321,7 +321,7 @@ def _sizes(flow: WorkflowPlan) -> Iterator[str]:
 
 
 def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:
-    """Say what the recommendation changes for a StreamFlow file."""
+    """Return a line about what the recommendation changes in a StreamFlow file, if known."""
     from sf_quantum.planning.recommendation import OBJECTIVES as called
 
     now = next((one for one in results if one.strategy == plan.current), None)
@@ -350,8 +350,7 @@ def _table(results: Sequence[Result]) -> list[str]:
     rows = [["strategy", *(header for _, header, _ in shown)]]
     for result in results:
         cells = [
-            # A measure is empty if there is no job of others in any repetition: none
-            # has waited.
+            # A measure is empty if no repetition has jobs of others, so none has waited.
             interval(result.estimate(name), factor) if result.values(name) else "-"
             for name, _, factor in shown
         ]

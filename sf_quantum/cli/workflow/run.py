@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the file to its end, or say what a run would do."""
+    """Run the file to its end, or print what a run would do."""
     try:
         return _preview(args) if args.dry_run or args.json else _run(args)
     except ValidationErrors as error:
@@ -81,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
         shown.add(line)
         try:
             live.show(line)
-        except BrokenPipeError:  # the run goes on, and its end is told by the exit code
+        except BrokenPipeError:  # the run continues, and the exit code reports its end
             discard_output()
 
     try:
@@ -95,10 +95,10 @@ def _run(args: argparse.Namespace) -> int:
     except runs.RunFailed as error:
         if error.run is None:
             print(*error.lines, sep="\n")
-        else:  # the reason of a failure is in the progress
+        else:  # the progress shows the reason of the failure
             _print_places(args.outdir, error.run)
         return error.exit_code
-    # how the run has ended is the end of its progress
+    # The end of the progress already shows how the run has ended.
     lines = [line for line in str(done.report()).splitlines() if line not in shown]
     print("", "\n".join(lines).strip("\n"), sep="\n")
     made = outputs.lines(outputs.read(args.outdir / runs.LOG))
