@@ -1,10 +1,10 @@
 """Quantum candidates: steps that run on a quantum or on a classical target.
 
-StreamFlow calls ``filter``; ``attempts`` keeps which jobs run where, and failures;
+StreamFlow calls ``filter``; ``attempts`` records the targets and failures of jobs;
 ``history`` reads run times and spending from journals; ``targets`` queries the state of QPUs
 and classical targets, ``forecast`` predicts the wait for nodes; ``decision`` chooses a target
-from plain values. ``remarks`` and ``overruns`` tell the user what is odd, and which budgets
-were exceeded.
+from plain values. ``remarks`` warns the user of oddities, and ``overruns`` of exceeded
+budgets.
 
 Imports: connectors, journal, planning, protocol, qpu.
 """

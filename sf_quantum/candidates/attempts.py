@@ -1,4 +1,4 @@
-"""The attempts of a filter's jobs: which run where, which failed, what they are expected to use."""
+"""The attempts of a filter's jobs: their targets, failures and expected usage."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.history import History, JobTimes
 from sf_quantum.qpu import JobSize, QpuStatus
 
-#: a hint that differs by more from what the service says is remarked on
+#: largest factor between a hint and the service's estimate without a remark
 HINT_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """A classical target's slots, and how many are free, less the jobs that wait."""
+    """The number of a classical target's slots, and of free slots less waiting jobs."""
 
     slots: int = 1
     free: int = 1
@@ -54,15 +54,16 @@ class Attempt:
 
     A failure after the command's end shows only when StreamFlow begins another attempt.
 
-    :param number: counted from 1
-    :param targets: targets chosen for it; empty once its command has ended
-    :param reserved: the part of the budget reserved for it until then, on a QPU
-    :param unconfirmed: its target, and its failure if the job does not complete
-    :param failures: failures of all its attempts, by target
-    :param quantum: the kind of its target; ``None`` before the decision, and after a failure
-    :param size: size of its QPU job
-    :param reported: QPU seconds and elapsed seconds of a job of this size, by target,
-        as the QPU's service estimates them
+    :param number: number of the attempt, from 1
+    :param targets: targets chosen for the attempt; empty once its command has ended
+    :param reserved: part of the budget that is reserved for the attempt, if it is on a QPU
+    :param unconfirmed: target, and the failure to record if the job does not complete
+    :param failures: failures of all attempts of the job, by target
+    :param quantum: whether the target is quantum; ``None`` before the decision, and after a
+        failure
+    :param size: size of the QPU job
+    :param reported: QPU seconds and elapsed seconds that the QPU's service estimates for a job
+        of this size, by target
     """
 
     job: str
@@ -81,20 +82,20 @@ class Attempt:
 class SharedState:
     """The state that all filters of a run share.
 
-    :param history: earlier attempts; by default, those that the journals tell of later
+    :param history: earlier attempts; by default, none until the journals are read
     """
 
     def __init__(self, history: History | None = None) -> None:
         self.history = history or History()
         #: latest attempts of the jobs that were sent to a target and have not completed
         self.sent: dict[str, Attempt] = {}
-        #: cost of a second of QPU time, by target, as QPUs or filters say
+        #: cost of a second of QPU time, by target, from QPUs or filters
         self.costs: dict[str, float] = {}
-        # The reservations of jobs that have ended, each with the journal's size then.
+        # The reservations of jobs that have ended, each with the journal's size at the end.
         self._ended: list[tuple[int, Reservation]] = []
 
     def release(self, attempt: Attempt) -> None:
-        """End an attempt's reservation once the history has read what the attempt used."""
+        """End an attempt's reservation once the history has read the attempt's usage."""
         record = journal.current()
         if attempt.reserved is not None and record is not None:
             self._ended.append((record.size, attempt.reserved))
@@ -108,7 +109,7 @@ class SharedState:
         return [one for one in every if step in (None, one.step)]
 
 
-# The state goes with its journal, since a process may drive one run after another.
+# The state ends with its journal, since a process may drive several runs in sequence.
 _states: WeakKeyDictionary[journal.Journal, SharedState] = WeakKeyDictionary()
 
 
@@ -121,7 +122,7 @@ def shared_state() -> SharedState:
 
 
 class Estimates:
-    """What jobs are expected to take and to cost on QPUs: the best that is known of it.
+    """The best known estimates of jobs' times and costs on QPUs.
 
     :param costs: cost of a second of QPU time, by target
     """
@@ -133,7 +134,7 @@ class Estimates:
         state.costs |= {**costs, **state.costs}
 
     def learn(self, attempt: Attempt, target: str, status: QpuStatus) -> None:
-        """Keep what the service of a QPU says of a job, and of its cost."""
+        """Record a QPU's price, and the service's estimate for a job."""
         if status.cost_per_second is not None:
             self._shared_costs[target] = status.cost_per_second
         if status.job_qpu_seconds is not None and status.job_run_seconds is not None:
@@ -142,10 +143,10 @@ class Estimates:
             attempt.reported[target] = reported
 
     def times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
-        """The expected times of an attempt on a quantum target, and if these are facts.
+        """The expected times of an attempt on a quantum target, and whether they are facts.
 
-        Those of earlier jobs are used; before the first, what the service says of a job of
-        this size; and if it does not tell, the hint, which is no fact.
+        The times of earlier jobs are used, or else the service's estimate for a job of this
+        size, or else the hint, which is not a fact.
         """
         measured = self._history.times(attempt.step, target)
         if measured is not None and target not in self._history.unmetered:
@@ -163,8 +164,8 @@ class Estimates:
     ) -> float | None:
         """The time of a job from its start to its end, if it is known.
 
-        What the service says is the time on the device alone, which tells nothing of the
-        rest; such a target is tried once, as any that was never measured.
+        The service estimates only the time on the device, so a target with only an estimate
+        is tried once, like any target that was never measured.
         """
         measured = self._history.times(attempt.step, target) is not None
         if times is None or (not measured and target in attempt.reported):
@@ -176,7 +177,7 @@ class Estimates:
         return self._costs.get(target, self._shared_costs.get(target))
 
     def remark(self, attempt: Attempt, target: str) -> str:
-        """Say that a hint is not used since the service says something else, if so."""
+        """Return a remark if the service's estimate replaces a different hint; else empty."""
         hint, estimate = attempt.rules.expected_seconds, attempt.reported.get(target)
         if hint is None or estimate is None:
             return ""
@@ -206,9 +207,9 @@ class Attempts:
     ) -> None:
         self._cooldown = cooldown
         self._jobs: dict[str, Attempt] = {}
-        # end on the monotonic clock, and the failure
+        # end of the cooldown on the monotonic clock, and the failure, by target
         self._cooldowns: dict[str, tuple[float, Exclusion]] = {}
-        # set, and replaced, when a job ends
+        # an event that is set, and replaced, when a job ends
         self._end = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
@@ -217,13 +218,13 @@ class Attempts:
         self.estimates = Estimates(self._state, costs)
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
-        """Begin an attempt; if an earlier one has not completed, it has failed."""
+        """Begin an attempt; an earlier attempt that has not completed has failed."""
         attempt = self._jobs.setdefault(job, Attempt(job, step, rules))
         if attempt.unconfirmed is not None:
             target, failure = attempt.unconfirmed
             if failure.cause is Obstacle.FAILED:
                 self.fail(job, target, failure.detail)
-            else:  # the job itself may cause it, so there is no cooldown
+            else:  # the job itself may be the cause, so no cooldown begins
                 attempt.failures.setdefault(target, failure)
         self._end_attempt(attempt)
         attempt.quantum = None
@@ -245,8 +246,8 @@ class Attempts:
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
 
-        :param error: the message of a nonzero exit status, which CWL's ``successCodes`` may
-            include
+        :param error: message if the exit status is nonzero, although CWL's ``successCodes``
+            may make it a success
         """
         failure = Exclusion(Obstacle.OUTPUTS_MISSING)
         if error is not None:
@@ -264,7 +265,7 @@ class Attempts:
         self._state.release(attempt)
 
     async def ended(self, seconds: float) -> None:
-        """Wait for the end of any job, for some seconds at most."""
+        """Wait at most some seconds for the end of any job."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._end.wait()
@@ -288,7 +289,7 @@ class Attempts:
         self._completed[step][quantum] += 1
 
     def kinds(self, step: str) -> tuple[int, int]:
-        """The jobs of a step that run or have completed: on QPUs, and on classical targets."""
+        """Numbers of a step's running and completed jobs on QPUs and on classical targets."""
         kinds = Counter(self._completed[step])
         kinds.update(
             attempt.quantum
@@ -298,7 +299,7 @@ class Attempts:
         return kinds[True], kinds[False]
 
     def rule_out(self, job: str, target: str, why: Exclusion) -> None:
-        """Record that a target does not run this job; it may run others, so no cooldown begins."""
+        """Record that a target cannot run this job, without a cooldown: it may run others."""
         if (attempt := self._jobs.get(job)) is not None:
             self._end_attempt(attempt)
             attempt.quantum = None
@@ -371,8 +372,8 @@ class Attempts:
     ) -> ClassicalTarget:
         """The current state of a classical target.
 
-        :param predicted: seconds for which its Slurm job would be pending; by default, that
-            is part of the time that earlier jobs took
+        :param predicted: seconds for which its Slurm job would be pending; by default, the
+            wait of earlier jobs is used, as part of their time
         """
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
@@ -410,7 +411,7 @@ class Attempts:
         return Spending(sum(spent.values()), sum(costs))
 
     def cooldown_left(self, target: str) -> Exclusion | None:
-        """The cooldown after a failure, if it is not over."""
+        """The cooldown after a failure, if it has not ended."""
         if target not in self._cooldowns:
             return None
         until, failure = self._cooldowns[target]
@@ -420,11 +421,11 @@ class Attempts:
         return Exclusion(Obstacle.COOLDOWN, left, detail=failure.detail)
 
     def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
-        """Reserve what running jobs of a step use, once that is known."""
+        """Reserve the expected usage of a step's running jobs, once it is known."""
         if times is None:
             return
         for attempt in self._jobs.values():
-            # The history has what a job used that has ended.
+            # The history has the usage of a job that has ended.
             if attempt.targets and attempt.reserved == Reservation(step, target, None):
                 attempt.reserved = Reservation(step, target, times.qpu_seconds)
 
@@ -445,7 +446,7 @@ def expected_wait(
         queue = status.queue_length * (times.total_seconds if times else 0.0)
         is_known = status.queue_length == 0
     if queue is not None:
-        # jobs still on their way are not in the queue; the device runs one at a time
+        # jobs still on their way are not in the queue; the device runs one job at a time
         device_seconds = times.device_seconds if times else 0.0
         on_their_way = max(0, running - status.queue_length) * device_seconds
         queue += on_their_way
@@ -455,7 +456,7 @@ def expected_wait(
         return queue, is_known and queue is not None
     if times is None:
         return None, False
-    # the end of a lease is unknown; the best estimate is the duration of our own jobs
+    # the end of a lease is unknown; the best estimate is the duration of this run's jobs
     rounds = 1 + (taken - status.vqpus) // status.vqpus
     is_known = is_known and measured and status.leases <= running
     return max(queue or 0.0, rounds * times.total_seconds), is_known

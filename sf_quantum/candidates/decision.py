@@ -22,7 +22,7 @@ from sf_quantum.text import utc
 Prefer: TypeAlias = Literal["quantum", "classical", "earliest"]
 WaitFrom: TypeAlias = Literal["journal", "plan"]
 Mixed: TypeAlias = Literal["refuse", "warn", "allow"]
-# the unit of budgets that are no time
+# the unit of budgets that are not in seconds
 COST = "cost"
 
 
@@ -50,12 +50,12 @@ class StepRules:
     :param forecast: source of the waits of classical targets
     :param latest_start: time by which a QPU must grant the lease, seconds since the epoch
     :param variables: the input that gives the number of variables
-    :param run: the budget of all steps of the filter together
+    :param run: the filter's budget for the whole run
     :param step: the budget of this step
     :param expected_seconds: hint for the lease, as are ``pattern``, ``priority`` and
         ``reservation``
     :param reuses_classical: whether a resumed run reuses the result of a classical target
-        although a QPU would take the job
+        although a QPU would accept the job
     :param reads: the input that gives the number of reads
     :param qpu_jobs: QPU jobs that each job of the step submits
     :param mixed: whether jobs of the step may run on targets of both kinds in a run
@@ -103,7 +103,7 @@ class StepRules:
 
     @property
     def predicts(self) -> bool:
-        """Whether the waits of classical targets are needed, and the simulator is asked."""
+        """Whether the simulator has to predict the waits of classical targets."""
         return self.prefer == "earliest" and self.forecast == "plan"
 
     @property
@@ -119,7 +119,7 @@ class FilterRules:
     """A filter's configuration, which its ``steps`` override for each step."""
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
-        #: values of ``latestStart`` that are not times, by their places; no rule has them
+        #: values of ``latestStart`` that are not times, by path; the rules omit them
         self.wrong_times: dict[KeyPath, JSON] = {}
         self._config = self._timed(config, ())
         steps = config.get("steps")
@@ -140,7 +140,7 @@ class FilterRules:
             return {**config, "latestStart": None}
 
     def of(self, step: str) -> StepRules:
-        """The rules of a step; for each key, the entry of the nearest step above it wins."""
+        """The rules of a step; each key comes from the nearest entry at or above the step."""
         of_step: dict[str, JSON] = {}
         for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
@@ -258,13 +258,13 @@ _BRIEF = {
     Obstacle.LATE: "would start after latestStart",
     Obstacle.MAINTENANCE: "maintenance",
 }
-# what has gone wrong, while the other reasons are limits and states that somebody has set
+# failures; the other obstacles are limits and states that somebody has set
 _TROUBLE = {
     *(Obstacle.FAILED, Obstacle.OUTPUTS_MISSING, Obstacle.NO_RESULT, Obstacle.COOLDOWN),
     *(Obstacle.NOT_QUERIED, Obstacle.NO_ANSWER, Obstacle.STILL_SILENT),
     *(Obstacle.UNREACHABLE, Obstacle.REFUSED, Obstacle.SLURM_REFUSED, Obstacle.UNFIT),
 }
-# how our services begin the reason why they are not online
+# how sfq serve begins the reason why its QPU is not online
 _STATE = re.compile(r"the QPU is (\w+)")
 
 
@@ -274,7 +274,7 @@ class Exclusion:
 
     :param value: the measured figure
     :param limit: the limit of that figure
-    :param budget: its scope (run or step) and its unit
+    :param budget: scope (run or step) and unit of the budget
     :param detail: the message of the QPU or of the failed command
     """
 
@@ -326,16 +326,16 @@ class TargetState:
 class QuantumTarget(TargetState):
     """The current state of a quantum target.
 
-    :param qubits: the largest problem it takes, in variables; 0 if unknown
+    :param qubits: variables of the largest problem that it accepts; 0 if unknown
     :param qpu_seconds: expected charge for the job; None if unknown
     :param cost: cost of a second of QPU time
     :param maintenance: seconds until a maintenance window, if announced
     :param load: leases and queued jobs per vQPU
-    :param wait_known: whether ``wait`` follows from what the service or this run's own jobs
-        tell; else it is a guess, which excludes no target
-    :param eta: the ETA that the service reports, in seconds; the wait is at least as long,
-        also if the leases of others make it longer by an unknown time
-    :param max_wait: the longest that a job waits for it, if its wait is not known
+    :param wait_known: whether ``wait`` follows from the service's ETA and this run's own jobs;
+        else it is a guess, which excludes no target
+    :param eta: the ETA that the service reports, in seconds; the wait is at least as long, and
+        the leases of others may make it longer by an unknown time
+    :param max_wait: longest time for which a job waits for the target, if the wait is unknown
     """
 
     qubits: int = 0
@@ -348,7 +348,7 @@ class QuantumTarget(TargetState):
     max_wait: float | None = None
 
     def within(self, max_wait: float | None) -> QuantumTarget:
-        """This target for a job that waits so long; that is its wait if it is unknown."""
+        """Return this target with ``max_wait`` as the limit of a wait that is not known."""
         if max_wait is None or (self.wait_known and self.wait is not None):
             return self
         wait = max_wait if self.wait is None else min(self.wait, max_wait)
@@ -368,7 +368,7 @@ class QuantumTarget(TargetState):
 
 @dataclass(frozen=True)
 class ClassicalTarget(TargetState):
-    """The current state of a classical target: whether a job would start at once."""
+    """The current state of a classical target: whether a job would start immediately."""
 
     wait: float = 0.0
     free: bool = True
@@ -392,14 +392,14 @@ class CandidateJob:
     """The job of an attempt.
 
     :param variables: the size of its problem, if an input gives it
-    :param attempt: counted from 1
+    :param attempt: number of the attempt, from 1
     :param attempts_allowed: number of attempts that the failure manager allows; None if
         unlimited or unknown
     :param spending_known: false if the journals could not be read
-    :param run: spent by all steps of the filter in this run
-    :param step: spent by the job's own step
-    :param others: jobs of its step in this run, on QPUs and on classical targets, of whose
-        kind this job has to be (``mixed: refuse``)
+    :param run: spending of the whole run
+    :param step: spending of the job's step
+    :param others: numbers of jobs of its step in this run, on QPUs and on classical targets,
+        if this job must run on the same kind (``mixed: refuse``)
     """
 
     variables: int | None = None
@@ -456,7 +456,7 @@ class Decision:
     """The target of an attempt, and the figures behind the choice.
 
     :param qpu: the best QPU, whether it was chosen or not
-    :param classical: the classical targets in question, whether chosen or not
+    :param classical: the eligible classical targets, whether chosen or not
     :param exclusions: why targets were excluded, by their names
     :param has_alternative: whether another target may ever run the job
     """
@@ -570,7 +570,7 @@ def _least_bad(
 def _permanent(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions that do not pass with time."""
+    """The exclusions that do not end with time."""
     if target.offline and target.offline.cause is Obstacle.REFUSED:
         yield target.offline
     if (size := job.variables) is not None:
@@ -586,7 +586,7 @@ def _permanent(
 def _beyond_budget(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions by what is spent, and by a budget that allows nothing."""
+    """The exclusions due to the spending, and due to a budget of 0."""
     for budget, limit, spent in _limits(rules, job):
         price = target.cost if budget[1] == COST else 1.0
         if price == 0:
@@ -603,7 +603,7 @@ def _beyond_budget(
 def overruns(
     rules: StepRules, job: CandidateJob
 ) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """The budgets of which more is spent than allowed: scope and unit, spent, limit."""
+    """The exceeded budgets: scope and unit, spending, limit."""
     for budget, limit, spent in _limits(rules, job):
         if _exceeds(spent, limit):
             yield budget, spent, limit
@@ -616,7 +616,7 @@ def _exceeds(spent: float, limit: float) -> bool:
 def _limits(
     rules: StepRules, job: CandidateJob
 ) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """The budgets that have a limit: scope and unit, the limit, and what is spent."""
+    """The budgets that have a limit: scope and unit, limit, spending."""
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is not None:
             yield (scope, "QPU seconds"), budget.seconds, spending.seconds
@@ -627,11 +627,11 @@ def _limits(
 def _passing(
     rules: StepRules, job: CandidateJob, target: QuantumTarget, now: float
 ) -> Iterator[Exclusion]:
-    """The exclusions that may be over by the next attempt."""
+    """The exclusions that may have ended by the next attempt."""
     yield from filter(None, (target.failed, target.offline, target.cooldown))
     yield from _unknown_usage(rules, job, target)
     wait, limit = target.known_wait, rules.max_wait
-    # an unknown wait counts as maxWait, which the job waits
+    # an unknown wait excludes no QPU: the job waits for it, at most maxWait
     if limit is not None and wait > limit:
         yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
     if (latest := rules.latest_start) is not None and now + wait > latest:
@@ -643,7 +643,7 @@ def _passing(
 def _unknown_usage(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions by budgets of which it is not known how much is left."""
+    """The exclusions due to budgets whose remainder is unknown."""
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is None and (budget.cost is None or target.cost == 0):
             continue
@@ -661,15 +661,15 @@ def _budgets(
 
 
 def needs_usage(rules: StepRules, decision: Decision) -> bool:
-    """Check whether only QPUs may run the job, and the budget left for it is not known yet.
+    """Check whether only QPUs may run the job, and the remaining budget is not known yet.
 
-    No preference can send such a job elsewhere, so it waits until the usage is known.
+    No preference can send such a job to another target, so it waits until the usage is known.
     """
     qpu = decision.qpu
     return (
         decision.basis is Basis.NO_CLASSICAL_TARGET
         and qpu is not None
-        # another obstacle, such as a closed QPU, may hide this one
+        # another obstacle, such as a closed QPU, may hide this obstacle
         and any(
             one.cause is Obstacle.USAGE_UNMEASURED
             for one in _unknown_usage(rules, decision.job, qpu)
@@ -728,7 +728,7 @@ def explain(decision: Decision) -> str:
 
 
 def brief(rules: StepRules, decision: Decision) -> str:
-    """The reason of a decision against the preferred kind in a few words, else empty."""
+    """A few words on why a decision is against the preferred kind; empty if it is not."""
     if rules.prefer == ("quantum" if decision.quantum else "classical"):
         return ""
     if decision.basis is Basis.CLASSICAL_BUSY:

@@ -64,18 +64,18 @@ from sf_quantum.text import utc
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
-# the input of a step that gives its reads, unless the filter names another one
+# the input of a step that gives its reads, unless the filter names another input
 READS = "reads"
-# Pause between two looks at what running jobs use.
+# Pause between two checks of the usage of running jobs.
 USAGE_SECONDS = 1.0
-# characters of a failed command's message
+# maximum number of characters of a failed command's message
 LONGEST = 300
 
 
 class CandidateFilter(BindingFilter):
     """Chooses the target of each attempt, so that a failed QPU does not stop the step.
 
-    The parameters are the configuration's; see ``schemas/candidate.json``.
+    The parameters are the keys of the configuration; see ``schemas/candidate.json``.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class CandidateFilter(BindingFilter):
     ) -> MutableSequence[Target]:
         """Choose the target of a job's next attempt.
 
-        :returns: one quantum target, or the classical ones that may run it
-        :raises UnrecoverableWorkflowException: if no target can run it, or if the
+        :returns: one quantum target, or the classical targets that may run the job
+        :raises UnrecoverableWorkflowException: if no target can run the job, or if the
             configuration forbids a retry
         :raises WorkflowDefinitionException: if the configuration does not fit the step
         """
@@ -160,10 +160,10 @@ class CandidateFilter(BindingFilter):
         while True:
             decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
             if needs_usage(rules, decision):
-                # a budget holds regardless of maxWait, which then limits the wait for
-                # the QPU alone
+                # The budget applies regardless of maxWait, which then limits only the wait for
+                # the QPU.
                 waits_since = time.monotonic()
-            # the wait for what other jobs use is part of maxWait
+            # The wait for the usage of other jobs is part of maxWait.
             elif not awaits_usage(rules, decision) or (
                 waits_since + longest < time.monotonic()
             ):
@@ -189,16 +189,17 @@ class CandidateFilter(BindingFilter):
     async def why_not_reused(
         self, job: Job, targets: Sequence[Target], target: Target
     ) -> str:
-        """Say why a resumed run does not reuse a job's result; empty if it does.
+        """Return why a resumed run does not reuse a job's result; empty if it does.
 
-        A classical result is not reused if QPUs are preferred and one would take the job now,
-        unless the configuration says so; and no result is reused that ``mixed`` refuses.
+        A classical result is not reused if QPUs are preferred and a QPU would accept the job
+        now, unless the configuration allows this. A result that ``mixed`` refuses is never
+        reused.
         """
         step, name = get_job_step_name(job.name), target_name(target)
         rules = self._rules.of(step)
         quantum = status_source(target, _folder()) is not None
         others = self._attempts.kinds(step) if rules.mixed == "refuse" else (0, 0)
-        if others[quantum]:  # others ran on the other kind
+        if others[quantum]:  # other jobs ran on the other kind of target
             kind = "classical targets" if quantum else "QPUs"
             return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
         if not quantum and rules.prefer == "quantum" and not rules.reuses_classical:
@@ -217,7 +218,7 @@ class CandidateFilter(BindingFilter):
     ) -> tuple[
         Decision, list[QuantumTarget], dict[str, StatusReply], dict[str, Forecast]
     ]:
-        """Decide by the present state of the targets, and return that state too."""
+        """Decide by the current state of the targets; return the decision and this state."""
         rules = attempt.rules
         replies, capacity, forecasts = await self._query(targets, attempt)
         self._remarks.warn_of_unknown_spending(rules, replies)
@@ -316,7 +317,7 @@ class CandidateFilter(BindingFilter):
             )
 
     def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
-        """Let no job wait again for a QPU that did not start it, if no other may run it."""
+        """Fail a job that would wait again for a QPU that did not start it."""
         qpu, on_qpus = decision.qpu, decision.job.others[0]
         failed = qpu.failed if qpu is not None and decision.quantum else None
         if failed is not None and (
@@ -330,15 +331,15 @@ class CandidateFilter(BindingFilter):
     def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
         """Record the target of an attempt, and pass its hints to the connector.
 
-        :param since: when its wait for a QPU began, on the monotonic clock
+        :param since: begin of its wait for a QPU, on the monotonic clock
         """
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             retried = attempt.rules.fallback and not decision.job.is_last_attempt
             elsewhere = decision.has_alternative and retried
-            # A job without an alternative waits without a limit, unless it lacks one
-            # because other jobs of its step ran on QPUs.
+            # A job without an alternative waits without a limit, unless it lacks an
+            # alternative because other jobs of its step ran on QPUs.
             limited = elsewhere or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if limited else None
             given = JobHints(attempt.rules.hints, wait, elsewhere, since)
@@ -364,7 +365,7 @@ class CandidateFilter(BindingFilter):
                 summary = _not_retried(job, error)
                 traceback_filter().expect(logging.ERROR, job, summary)
                 raise UnrecoverableWorkflowException(summary)
-            # The input may be invalid for this QPU alone.
+            # The input may be invalid only for this QPU.
             unfit = Exclusion(Obstacle.UNFIT, detail=error)
             self._attempts.rule_out(job, target, unfit)
         elif given.waited_out and status in (None, QpuError.exit_code):
@@ -387,7 +388,7 @@ class CandidateFilter(BindingFilter):
 
 
 def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:
-    """The size of a job's problem, and its reads, as its inputs give them."""
+    """The size of a job's problem and its number of reads, from its inputs."""
     variables = _input(filter_name, job, "variables", rules.variables)
     reads = _input(filter_name, job, "reads", rules.reads)
     if rules.reads is None and READS in job.inputs:
@@ -402,7 +403,7 @@ def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None
         return None
     step = get_job_step_name(job.name)
     if name not in job.inputs:
-        # a null may be of type int?
+        # a null value may be that of an input of type ``int?``
         values = {name: token.value for name, token in job.inputs.items()}
         ints = sorted(n for n, v in values.items() if v is None or type(v) is int)
         known = f", one of: {', '.join(ints)}" if ints else ""
@@ -424,7 +425,7 @@ def _not_retried(job: str, error: str) -> str:
 
 
 def _folder() -> Path:
-    """The folder of the StreamFlow file, where relative paths of its configurations start."""
+    """The folder of the StreamFlow file, the base of relative paths in its configurations."""
     record = journal.current()
     return record.file.absolute().parent if record is not None else Path.cwd()
 

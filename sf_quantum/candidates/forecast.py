@@ -1,7 +1,7 @@
-"""The wait for nodes of a classical target on Slurm, which the simulator of ``sfq plan`` predicts.
+"""Predicted waits for nodes of classical targets on Slurm, by the simulator of ``sfq plan``.
 
-The jobs in the queue are asked for, and the simulation runs in a thread of its own. Both are
-shared by the decisions of some seconds, and bounded in time and in the number of jobs.
+Slurm is queried for the jobs in the queue, and the simulation runs in its own thread. The
+decisions of some seconds share a forecast, which is limited in time and in number of jobs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FRESH_SECONDS = 5.0
 class Forecast:
     """The predicted wait for a target's nodes.
 
-    :param seconds: ``None`` if it cannot be predicted
-    :param why: why it cannot, to follow the target's name
+    :param seconds: the predicted wait; ``None`` if it cannot be predicted
+    :param why: why the wait cannot be predicted, as text after the target's name
     :param jobs: number of running and pending jobs of its partition
     :param made: time of the prediction on the monotonic clock
     """
@@ -44,7 +44,7 @@ class Forecast:
 
     @property
     def asked(self) -> bool:
-        """Whether a forecast was asked for."""
+        """Whether a forecast was requested."""
         return self.seconds is not None or self.why != ""
 
     def to_json(self) -> JSON:
@@ -52,7 +52,7 @@ class Forecast:
 
 
 class QueueForecasts:
-    """Forecasts by target; each is made once at a time."""
+    """Forecasts by target; at most one is computed per target at a time."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[Forecast]] = {}
@@ -67,7 +67,7 @@ class QueueForecasts:
             name = target_name(target)
             try:
                 tasks[name] = self._task(name, _connector(target), target.service)
-            except NoForecast as error:  # it may be deployed soon
+            except NoForecast as error:  # not cached: the target may be deployed soon
                 forecasts[name] = Forecast(why=str(error))
         if tasks:
             await asyncio.wait(tasks.values(), timeout=seconds)
@@ -78,7 +78,7 @@ class QueueForecasts:
     def _task(
         self, name: str, connector: SlurmConnector, service: str | None
     ) -> asyncio.Task[Forecast]:
-        """The forecast of a target that is being made or is fresh, or a new one."""
+        """The forecast of a target that is in progress or fresh, or else a new forecast."""
         task = self._tasks.get(name)
         if task is None or (task.done() and _is_old(task.result())):
             task = self._tasks[name] = asyncio.create_task(
@@ -98,7 +98,7 @@ async def _forecast(connector: SlurmConnector, service: str | None) -> Forecast:
         return Forecast(why=str(error))
     except (WorkflowExecutionException, OSError) as error:
         return Forecast(why=f"cannot be predicted: {' '.join(str(error).split())}")
-    # The simulation runs in a thread, since it grows with the number of jobs.
+    # The simulation runs in a thread, since its time grows with the number of jobs.
     seconds = await asyncio.wrap_future(in_thread(partial(_predicted, queue, job)))
     return Forecast(seconds, jobs=len(queue.running) + len(queue.pending))
 
@@ -121,14 +121,14 @@ def _predicted(queue: PartitionQueue, job: JobInQueue) -> float:
 def _connector(target: Target) -> SlurmConnector:
     """Return the connector of a target.
 
-    :raises NoForecast: if it is not deployed, or not on Slurm
+    :raises NoForecast: if the target is not deployed, or not on Slurm
     """
     run = scheduler.current()
     connector: Connector | None = None
     if run is not None:
         connector = run.context.deployment_manager.get_connector(target.deployment.name)
     if isinstance(connector, FutureConnector):
-        # a query by it would deploy it
+        # a query through it would deploy the target
         connector = connector._connector
         if connector is None:
             raise NoForecast("is not deployed yet")

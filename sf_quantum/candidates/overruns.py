@@ -9,7 +9,7 @@ from sf_quantum.journal import events
 
 
 class OverrunWatch:
-    """The budgets of a filter's steps, which the end of the run reports if they are exceeded.
+    """The budgets of a filter's steps; the end of the run reports exceeded budgets.
 
     :param name: name of the filter
     :param timeout: seconds for which the run's journal may be read
@@ -26,18 +26,18 @@ class OverrunWatch:
         self._rules: dict[str, StepRules] = {}
 
     def watch(self, attempt: Attempt) -> None:
-        """Let the end of the run report it if the budget of the attempt's step is exceeded."""
+        """Report at the end of the run if the budget of the attempt's step is exceeded."""
         record = journal.current()
         if record is None or not attempt.rules.has_budget:
             return
         self._rules[attempt.step] = attempt.rules
         if self._report not in record.before_end:
-            # The first one is awaited last, when connectors have recorded what the last
-            # jobs have used.
+            # The first callback is awaited last, when connectors have recorded the usage of
+            # the last jobs.
             record.before_end.insert(0, self._report)
 
     async def _report(self) -> None:
-        """Record the budgets that are exceeded, if a job used more than was expected."""
+        """Record the budgets that are exceeded, since a job used more than expected."""
         record = journal.current()
         await self._attempts.history.update(self._timeout)
         run, exceeded = self._attempts.spent(), {}

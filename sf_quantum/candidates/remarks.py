@@ -1,4 +1,4 @@
-"""What a filter says of its targets and jobs, each once."""
+"""Warnings and remarks of a filter on its targets and jobs, each given once."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Remarks(journal.Warnings):
         super().__init__()
         self._name = name
         self._attempts = attempts
-        # why QPUs gave no status since they last gave one
+        # reasons for missing replies since the last status, by QPU
         self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
-        # steps with the QPUs whose services contradict a hint
+        # pairs of a step and a QPU whose service contradicts the step's hint
         self._contradicted: set[tuple[str, str]] = set()
 
     def warn_of_forecasts(self, forecasts: Mapping[str, Forecast]) -> None:
@@ -79,7 +79,7 @@ class Remarks(journal.Warnings):
     def warn_of_silence(self, name: str, reply: StatusReply) -> None:
         """Warn once per cause if a QPU gives no status, until it gives one again.
 
-        A job that waits for the usage of others asks every second.
+        A job that waits for the usage of other jobs queries the QPU every second.
         """
         if not isinstance(reply, Exclusion):
             self._silences.pop(name, None)
@@ -90,9 +90,9 @@ class Remarks(journal.Warnings):
                 logger.warning(text)
 
     def on_hints(self, attempt: Attempt, qpus: Sequence[QuantumTarget]) -> str:
-        """What is said once of hints that the services contradict."""
-        # The names alone are compared: what a service expects, and so the text, changes
-        # with each of its jobs
+        """Return the remarks, each given once, on hints that the services contradict."""
+        # Only the names are compared: a service's estimate, and so the text, changes with
+        # each of its jobs.
         new = {
             name: remark
             for name in (qpu.name for qpu in qpus)

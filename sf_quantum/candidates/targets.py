@@ -40,13 +40,13 @@ from sf_quantum.qpu import AuthenticationError, JobSize, QpuStatus
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.threads import in_thread
 
-#: blocks; raises what :meth:`sf_quantum.qpu.Qpu.status` does
+#: queries a QPU; blocks, and raises the errors of :meth:`sf_quantum.qpu.Qpu.status`
 StatusSource: TypeAlias = Callable[[], QpuStatus]
 #: the status of a QPU, or why it is unknown
 StatusReply: TypeAlias = QpuStatus | Exclusion
 
 FULL = Capacity(1, 0)
-# threads that query a QPU, for which each job of a scatter may ask with another size
+# maximum number of threads that query a QPU; each job of a scatter may send another size
 MAX_REQUESTS = 32
 OCCUPYING = (Status.FIREABLE, Status.RUNNING)
 
@@ -62,10 +62,10 @@ def status_source(
 ) -> StatusSource | None:
     """Return the function that queries a target's QPU, if it is a quantum target.
 
-    A deployment is quantum if its connector leases a QPU, a service if it has
-    ``qpu: [names]``, as those of ``sfq.slurm`` do. The names are entries of the
-    deployment's ``qrmiConfig``, or else QPUs of the environment. A service with
-    ``gres: qpu:N`` alone names no QPU to query, and counts as classical.
+    A deployment is quantum if its connector leases a QPU; a service is quantum if it has
+    ``qpu: [names]``, a key of ``sfq.slurm``. The names are entries of the deployment's
+    ``qrmiConfig``, or else QPUs of the environment. A service with only ``gres: qpu:N``
+    names no QPU to query, and counts as classical.
 
     :param folder: base of relative paths in the configuration
     :param size: size of a job whose cost is to be reported
@@ -91,7 +91,7 @@ def _service_status(
     folder: Path,
     size: JobSize | None,
 ) -> QpuStatus:
-    """A job of the service gets all its QPUs together, so the worst of each counts."""
+    """Return the worst status of a service's QPUs, since a job gets all of them together."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
@@ -105,7 +105,7 @@ def _service_status(
     ]
     return replace(
         max(statuses, key=_busyness),
-        # 0 is unknown
+        # 0 means unknown
         qubits=min((s.qubits for s in statuses if s.qubits), default=0),
         maintenance_seconds=min(times, default=None),
         cost_per_second=sum(costs) if costs else None,
@@ -129,7 +129,7 @@ def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
 class _Query:
     """A query of a QPU.
 
-    :param has_thread: set once it has its thread, so that only the QPU delays its reply
+    :param has_thread: set once the query has its thread, so only the QPU delays the reply
     """
 
     has_thread: asyncio.Event
@@ -141,7 +141,7 @@ class _Queries:
     """The queries of one QPU.
 
     :param replies: the number of queries that have ended
-    :param silent_until: the end of its cooldown, on the monotonic clock
+    :param silent_until: end of the QPU's cooldown, on the monotonic clock
     """
 
     threads: asyncio.Semaphore = field(
@@ -153,10 +153,10 @@ class _Queries:
 
 
 class StatusPoller:
-    """Queries the status of QPUs, each query in a thread of its own.
+    """Queries the status of QPUs, each query in its own thread.
 
-    The threads of a QPU are limited, and its queries wait for them. Their time to answer
-    starts with their thread, so that many queries do not make a QPU look silent.
+    The number of threads per QPU is limited, and queries wait for a thread. The timeout of a
+    query starts with its thread, so many queries do not make a QPU look silent.
 
     :param cooldown: seconds for which a QPU that did not answer in time is not queried
         again, so that it delays only one decision; its late answer ends the cooldown
@@ -172,10 +172,10 @@ class StatusPoller:
         seconds: float,
         size: JobSize | None = None,
     ) -> dict[str, StatusReply]:
-        """Query all QPUs concurrently; the replies are by target name.
+        """Query all QPUs concurrently; return the replies by target name.
 
         :param seconds: time without a reply after which a QPU counts as silent
-        :param size: size of the job for which the sources ask
+        :param size: size of the job that the queries concern
         """
         replies = await asyncio.gather(
             *(self._poll(name, seconds, size, sources[name]) for name in sources)
@@ -256,9 +256,9 @@ def _reply(source: StatusSource) -> StatusReply:
 async def capacities(
     targets: Iterable[Target], running_on: Callable[[str], list[str]], seconds: float
 ) -> dict[str, Capacity]:
-    """The capacities of classical targets; one not known in time counts as full.
+    """The capacities of classical targets; a target without a timely reply counts as full.
 
-    :param running_on: gives the jobs sent to a target, including those without a slot
+    :param running_on: returns the jobs sent to a target, including jobs without a slot
     """
     run = scheduler.current()
     if run is None:
