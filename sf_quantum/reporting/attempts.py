@@ -15,7 +15,7 @@ from sf_quantum.text import plural
 
 # the status of a job that was waiting or running when its driver was killed
 LOST = "lost"
-# a wait is mentioned from this on
+# shortest wait that is mentioned
 SHOWN_SECONDS = 1.0
 RUNNING, REUSED = "running", "reused"
 SKIPPED = "skipped"
@@ -28,23 +28,23 @@ class JobAttempt:
 
     Times are epoch seconds.
 
-    :param tag: 0, and the number of each iteration and scatter index, all from 0
-    :param loops: the number of loops around its step, whose iterations the tag has first
+    :param tag: 0, then the numbers of the iterations and the scatter indices, all from 0
+    :param loops: number of loops around its step; their iterations come first in the tag
     :param asked: time at which the job began to wait for a location
     :param target: deployment and service
     :param why: the targets chosen for a quantum candidate, and the reason
-    :param quantum: whether these are quantum; ``None`` for a job that is no candidate
-    :param brief: why these are not of the preferred kind, in a few words
-    :param trouble: whether that is because a QPU has failed or does not answer
-    :param mixed: what its filter says of jobs on both kinds: refuse, warn or allow
+    :param quantum: whether these targets are quantum; ``None`` if the job is not a candidate
+    :param brief: why these targets are not of the preferred kind, in a few words
+    :param trouble: whether the reason is that a QPU has failed or does not reply
+    :param mixed: its filter's rule for jobs on both kinds of targets: refuse, warn or allow
     :param qpus: the quantum targets of its binding, as far as a decision has listed them
-    :param waits: seconds that it waited with its location, by what it waited for
-    :param pending: the time since which it waits, by what it waits for now
+    :param waits: seconds that it waited after it had a location, by what it waited for
+    :param pending: begin of each wait that has not ended, by what it waits for
     :param exit_code: exit code of a failed command
     :param error: the last lines of a failed attempt's errors
-    :param reused_from: the earlier run whose outputs are the job's, which was not run
-    :param requeues: how often Slurm took it from its nodes, as when one was lost
-    :param again: why a job that an earlier run had started is run again, and which run
+    :param reused_from: the earlier run whose outputs were reused, if the job was not run
+    :param requeues: how often Slurm requeued it, for example after the loss of a node
+    :param again: why a job is run again that an earlier run had started, and which run
     """
 
     step: str
@@ -76,7 +76,7 @@ class JobAttempt:
 
     @property
     def job(self) -> str:
-        """Its name, as in the journal and in StreamFlow's log: its step and its tag."""
+        """Name of the job, as in the journal and in StreamFlow's log: its step and its tag."""
         return f"/{self.step}/{self.tag}"
 
     @property
@@ -88,7 +88,7 @@ class JobAttempt:
 
     @property
     def began(self) -> float | None:
-        """The time at which it had all that it waited for."""
+        """The time at which its waits had ended."""
         if self.started is None:
             return None
         began = self.started + sum(self.waits.values())
@@ -96,27 +96,27 @@ class JobAttempt:
 
     @property
     def ran(self) -> float | None:
-        """Seconds from the start to the end, without those of waiting."""
+        """Seconds from the start to the end, without the waits."""
         if self.began is None or self.ended is None:
             return None
         return self.ended - self.began
 
     @property
     def qpu_seconds(self) -> float | None:
-        """QPU seconds of its QPU jobs; None if those of one are not known."""
+        """QPU seconds of its QPU jobs; None if those of any QPU job are unknown."""
         seconds = [one.qpu_seconds for one in self.qpu_jobs]
         known = [one for one in seconds if one is not None]
         return sum(known) if len(known) == len(seconds) else None
 
     @property
     def remedy(self) -> str:
-        """What to do about a failure, if that is known."""
+        """What to do about a failure, if a remedy is known."""
         failed = self.status == "failed"
         return remedy(self.exit_code, self.error, self.location) if failed else ""
 
     @property
     def remarks(self) -> str:
-        """What there is to know about it, except its failure, in one line."""
+        """One line with the decision, waits, requeues and reuse, without the failure."""
         waits = [
             f"waited {seconds:.1f} s for {what}"
             for what, seconds in self.waits.items()
@@ -137,7 +137,7 @@ class JobAttempt:
 
     @property
     def requeued(self) -> str:
-        """How often Slurm ran it anew; empty if it did not."""
+        """Text on how often Slurm has requeued the job; empty if never."""
         return f"requeued by Slurm, run {self.requeues + 1}" if self.requeues else ""
 
     @property
@@ -166,20 +166,20 @@ class JobAttempt:
 
     @property
     def state(self) -> str:
-        """Its status; a job that has a location may still wait there."""
+        """The status, or ``waiting`` if the job waits although it has a location."""
         return "waiting" if self.pending and self.status == RUNNING else self.status
 
     def got(self, what: str, at: float) -> None:
-        """Count the wait for something that it has got, or waits for no longer."""
+        """Record a wait that has ended, whether the job got what it waited for or not."""
         if (since := self.pending.pop(what, None)) is not None:
-            # nodes that are taken away are waited for again
+            # after a requeue, a job waits for nodes again
             before = self.waits.get(what, 0.0) if what == "nodes" else 0.0
             _wait(self, what, before + at - since)
 
     def update(self, event: events.Job) -> None:
         """Apply a change of the job's status."""
         status = event.status
-        if status == "rollback":  # the attempt has ended with the status before
+        if status == "rollback":  # the attempt has ended with its previous status
             return
         self.output = event.output or self.output
         self.location = _location(event) or self.location
@@ -200,7 +200,7 @@ class JobAttempt:
 
 @dataclass
 class _OwnNodes:
-    """The nodes that are an attempt's own.
+    """The grant and release of an attempt's own nodes.
 
     :param taken: seconds for which it had nodes that a requeue took away
     :param waited_before: seconds of waiting for QPUs before it was submitted
@@ -239,7 +239,7 @@ class AttemptLog:
         self._latest: dict[str, JobAttempt] = {}
         # The nodes of the latest attempts, by job.
         self._nodes: dict[str, _OwnNodes] = {}
-        # The latest attempt with a QPU job, and its event, by QPU and id there.
+        # The latest attempt with each QPU job, and the job's event, by QPU and job id.
         self._qpu_jobs: dict[tuple[str, str], tuple[JobAttempt, events.Qpu]] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
@@ -256,7 +256,7 @@ class AttemptLog:
         match event:
             case events.Qpu():
                 self._add_qpu_job(latest, event)
-                # The wait is one, repeated with each of the QPU jobs under its lease
+                # Every QPU job under the lease reports the same wait for the lease.
                 _wait(latest, f"a lease of {event.qpu}", event.lease_seconds)
             case events.Slurm():
                 latest.requeues = event.restarts
@@ -275,7 +275,7 @@ class AttemptLog:
         return None
 
     def _add_qpu_job(self, attempt: JobAttempt, event: events.Qpu) -> None:
-        """Add a QPU job; one that is found again is the latest attempt's alone."""
+        """Add a QPU job; a recovered QPU job counts only for the latest attempt."""
         if event.qpu_job is not None:
             key = event.qpu, event.qpu_job
             if before := self._qpu_jobs.get(key):
@@ -321,8 +321,9 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 def _location(event: events.Job) -> str:
     if event.deployment is None:
         return ""
-    # StreamFlow adds slurmctld to the name of the host from which it submits. That host is left
-    # out if it is this one, whose name is a placeholder, or if it repeats the deployment's.
+    # StreamFlow adds slurmctld to the name of the host from which it submits. The host is
+    # omitted if it is this host, whose name is a placeholder, or if its name is the
+    # deployment's.
     hosts = [name.removesuffix("/slurmctld") for name in event.locations]
     others = [name for name in hosts if name not in ("__LOCAL__", event.deployment)]
     parts = filter(None, [event.deployment, event.service, ",".join(others)])
@@ -344,21 +345,21 @@ def _wait(row: JobAttempt, what: str, seconds: float) -> None:
 
 
 def _waited_for_nodes(row: JobAttempt, event: events.Slurm, nodes: _OwnNodes) -> None:
-    """Apply the waits before the start that Slurm has of a job, which has ended."""
+    """Record the waits of an ended job before its start, by Slurm's times."""
     if row.started is not None:
         submission = event.submitted - row.started - nodes.waited_before
         _wait(row, "its submission", submission)
     if event.started is None:
         row.got("nodes", event.time)
         return
-    # The time of the request would not do: a poll may see the grant after the job's end
+    # Slurm's times are used, since a poll may see the grant only after the job's end.
     row.pending.pop("nodes", None)
     row.waits.pop("nodes", None)
     _wait(row, "nodes", event.started - event.submitted - nodes.taken)
 
 
 def _take_over(row: JobAttempt, event: events.Reuse) -> None:
-    """Apply that an earlier run's result is used, or why it is not."""
+    """Record the earlier run whose result is reused, or why no result is reused."""
     row.reused_from = event.run or None
     if row.reused_from is None:
         of_run = f" (run {event.latest})" if event.latest else ""
@@ -376,7 +377,7 @@ def _decided(row: JobAttempt, event: events.Decision) -> None:
 
 
 def _waited(row: JobAttempt, event: Wait) -> JobAttempt | None:
-    """Apply the begin or the end of a wait; ``None`` if it tells nothing new."""
+    """Apply the begin or the end of a wait; ``None`` if the event changes nothing."""
     name, at = "nodes", event.time
     match event:
         case events.Lease():

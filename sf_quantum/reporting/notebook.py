@@ -12,7 +12,7 @@ from sf_quantum.reporting.attempts import JobAttempt
 from sf_quantum.reporting.run_usage import RunUsage
 from sf_quantum.text import plural
 
-# rows of the table, and attempts of a picture: the rest is in the report itself
+# maximum number of rows of the table, and of attempts in the picture
 ROWS, DRAWN = 100, 1000
 
 
@@ -21,7 +21,7 @@ def html(
 ) -> str:
     """The report as HTML, in which every text of a workflow is escaped.
 
-    :param why: the reasons of a failed run
+    :param why: reasons for the failure of a run
     """
     parts = [f"<p><b>{escape(title)}</b></p>", *_table(report.cells(attempts))]
     texts = (*why, report.totals(attempts), run_usage.table(held))
@@ -30,7 +30,8 @@ def html(
         image = base64.b64encode(picture).decode()
         source = f"data:image/png;base64,{image}"
         parts.append(f'<img alt="timeline" style="max-width: 100%" src="{source}">')
-    # nor is a dollar in a name the begin of a formula, which may have links
+    # The classes keep MathJax from reading a dollar in a name as a formula, which may have
+    # links.
     return "\n".join(['<div class="tex2jax_ignore mathjax_ignore">', *parts, "</div>"])
 
 

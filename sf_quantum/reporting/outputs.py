@@ -13,15 +13,15 @@ from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.journal import WRITING
 from sf_quantum.text import shortened
 
-# Items of a list that are shown, and characters of a value.
+# Maximum number of items shown of a list, and of characters of a value.
 SHOWN, CHARACTERS = 3, 100
 _WRITTEN = re.compile(rf'\d.*? INFO +{WRITING} (".*")$')
-# The only JSON object that is printed in lines of its own.
+# The only JSON object that is printed on its own lines.
 _OBJECT = re.compile(r"^\{(?:\}|\n.*?^\})$", re.DOTALL | re.MULTILINE)
 
 
 def read(log: Path) -> dict[str, JSON]:
-    """Read the outputs of the workflow that has completed; none if the log lacks them."""
+    """Read the outputs of a completed workflow; empty if the log lacks them."""
     try:
         *_, last = _OBJECT.findall(log.read_text(encoding="utf-8", errors="replace"))
         return mapping(parse_json(last))
@@ -30,12 +30,12 @@ def read(log: Path) -> dict[str, JSON]:
 
 
 def left_over(log: Path) -> str:
-    """Say which outputs of earlier runs are still there, but not of the latest one.
+    """Return a remark on outputs of earlier runs that the latest run did not write.
 
-    A reader of the folder takes them for its results, also if it has failed.
+    A reader of the folder takes them for results of the latest run, even if it has failed.
 
-    :param log: StreamFlow's log of the latest run, next to those before it
-    :returns: one line; empty if there are none
+    :param log: StreamFlow's log of the latest run, next to the logs of earlier runs
+    :returns: one line; empty if there are no such outputs
     """
     latest, folder = {*_paths(read(log))}, log.parent.resolve()
     earlier = dict.fromkeys(p for one in _earlier(log) for p in _paths(read(one)))
@@ -51,9 +51,9 @@ def left_over(log: Path) -> str:
 
 
 def written_earlier(log: Path) -> set[Path]:
-    """Find what the runs before the latest one have written, also if they have failed.
+    """Find the files that runs before the latest run have written, including failed runs.
 
-    :param log: StreamFlow's log of the latest run, next to those before it
+    :param log: StreamFlow's log of the latest run, next to the logs of earlier runs
     """
     paths: set[Path] = set()
     for one in _earlier(log):

@@ -27,7 +27,7 @@ from sf_quantum.files import replacing
 from sf_quantum.reporting.attempts import REUSED, JobAttempt
 from sf_quantum.reporting.run_usage import RunUsage, together
 
-# decisions shown below the timeline, and characters of each
+# maximum number of decisions below the timeline, and of characters of each decision
 REASONS, WIDTH = 20, 170
 # Sizes of the timeline and its legend, in inches.
 TIMELINE, KEY, CHARACTER, LINE = 11.0, 0.7, 0.085, 0.22
@@ -83,7 +83,7 @@ def timeline(rows: list[JobAttempt]) -> Figure | None:
     :returns: ``None`` if nothing has run
     """
     rows = [row for row in rows if row.location]
-    # names are of others, and no formulas
+    # names come from users, and a $ in a name does not begin a formula
     with mpl.rc_context({"text.parse_math": False}):
         return _timeline(rows) if rows else None
 
@@ -141,12 +141,12 @@ def _holdings(rows: list[JobAttempt]) -> list[JobAttempt]:
 
 
 def _short(name: str) -> str:
-    """The end of a long name, in which names of one kind differ."""
+    """Return the end of a long name, since similar names differ at the end."""
     return name if len(name) <= NAME else f"…{name[1 - NAME :]}"
 
 
 def _lanes(rows: list[JobAttempt]) -> list[tuple[str, list[JobAttempt]]]:
-    """The attempts by location, with one lane for each attempt that ran at once."""
+    """The attempts by location, with as many lanes as attempts ran concurrently."""
     locations: dict[str, list[list[JobAttempt]]] = {}
     for row in sorted(rows, key=lambda row: row.started or row.asked):
         lines = locations.setdefault(row.location, [])
@@ -195,8 +195,8 @@ def _bar(
 def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     """Draw the nodes held over time, stacked by workflow.
 
-    As in figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs that
-    overlap share a panel. Each panel starts at its first event; all have the same scale.
+    The picture is as figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs
+    that overlap share a panel. Each panel starts at its first event; all have the same scale.
 
     :param runs: usage of at least one run
     :param path: file to write, with the suffix ``.png`` or ``.svg``
@@ -229,7 +229,7 @@ def _overlapping(runs: list[RunUsage]) -> list[list[RunUsage]]:
 
 
 def _name(runs: list[RunUsage]) -> Panel:
-    """The runs by workflow; those with the same name are numbered."""
+    """The runs by workflow; runs of the same workflow are numbered."""
     total = Counter(run.workflow for run in runs)
     seen: Counter[str] = Counter()
     panel = {}

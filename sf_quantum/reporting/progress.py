@@ -28,12 +28,12 @@ ERASE = "\r\x1b[K"
 def progress_lines(run: Iterable[Event]) -> Iterator[str]:
     """One line for each start or end of a job, each decision, and the end of the run.
 
-    Jobs that are reused one after another get one line for each of their steps.
+    Consecutive jobs that are reused or skipped get one line for each of their steps.
     """
     attempts = AttemptLog()
     reused: list[JobAttempt] = []
     warned: set[str] = set()
-    # StreamFlow may tell the end of an attempt several times
+    # StreamFlow may report the end of an attempt several times
     reported: set[tuple[str, int, str]] = set()
     for event in run:
         row = attempts.add(event)
@@ -114,7 +114,7 @@ def print_progress(run: Iterable[Event], stream: TextIO) -> None:
 
 
 def _change(row: JobAttempt, event: Event) -> str:
-    """One line with what an event has changed for a job; empty if it is not worth one."""
+    """One line on what an event has changed for a job; empty if this is not shown."""
     job = row.job
     match event:
         case events.Decision():
@@ -156,7 +156,7 @@ def _line(row: JobAttempt) -> str:
 
 
 def _qpu_jobs(row: JobAttempt) -> str:
-    """The number of QPU jobs of an attempt, and what they cost, if that is known."""
+    """The number of QPU jobs of an attempt, and their QPU seconds, if known."""
     jobs = plural(len(row.qpu_jobs), "QPU job")
     seconds = row.qpu_seconds
     return jobs if seconds is None else f"{jobs} ({rounded(seconds)} s on the QPU)"

@@ -1,4 +1,4 @@
-"""A run's attempts as a table, how the run has ended, and where its journal is."""
+"""A table of a run's attempts, text on the run's end, and the path of its journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def locate(where: str | Path) -> Path:
 
     :param where: a StreamFlow file, a folder that has journals or ``.streamflow/sfq``, or
         a journal, which is returned itself
-    :raises InputError: if there is none
+    :raises InputError: if there is no journal
     """
     where, file = Path(where), None
     if where.is_dir():
@@ -59,7 +59,7 @@ def locate(where: str | Path) -> Path:
 def journals_of(file: Path) -> Path:
     """The folder of the journals of a StreamFlow file's runs.
 
-    :raises InputError: if they have none
+    :raises InputError: if the runs have no journal
     """
     scheduler = _scheduler(file)
     if scheduler.get("type") != SCHEDULER:
@@ -77,7 +77,7 @@ def table(
 
     :param status: status of the run; empty to leave its end out
     :param reason: why the run failed, if no job is the cause
-    :param warned: what the run warns of
+    :param warned: warnings and exceeded budgets of the run
     """
     text = align(_without_empty(rows, [""] * len(rows)), right=NUMBERS)
     if notes := _notes(rows):
@@ -129,9 +129,9 @@ def failures(rows: list[JobAttempt]) -> list[str]:
 
 
 def reason(end: events.End | None, rows: list[JobAttempt]) -> str:
-    """Why a run has failed, unless its failed jobs say it; empty if they do.
+    """Return why a run has failed; empty if its failed jobs explain it.
 
-    :param end: its last event; ``None`` if there is none
+    :param end: last event of the run; ``None`` if the journal lacks it
     """
     if end is None or end.job in {row.job for row in _failed(rows)}:
         return ""
@@ -147,9 +147,9 @@ def _failed(rows: list[JobAttempt]) -> list[JobAttempt]:
 def candidates(rows: list[JobAttempt]) -> list[str]:
     """One line for each quantum candidate: how many of its jobs ran where, and why.
 
-    ``solve: 4 on qpu, 2 on host (QPU closed)``. It begins with ``warning:`` if its jobs ran
-    on targets of both kinds, unless the filter allows that, or if none ran on a QPU, since
-    one had failed or did not answer.
+    ``solve: 4 on qpu, 2 on host (QPU closed)``. The line begins with ``warning:`` if the jobs
+    ran on targets of both kinds, unless the filter allows this, or if no job ran on a QPU
+    because a QPU had failed or did not reply.
     """
     last = {row.job: row for row in rows}
     steps: dict[str, list[JobAttempt]] = {}
@@ -181,7 +181,7 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
     )
     parts += [f"{number} {status}" for status, number in others.items()]
     line = f"{step}: {', '.join(parts)}"
-    # a reused job has no decision of its own
+    # a reused job has no decision
     qpus = {name for row in jobs for name in row.qpus}
     ended = [row for row in jobs if row.status in ("completed", REUSED)]
     kinds = {
@@ -196,7 +196,7 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
 
 def totals(rows: list[JobAttempt]) -> str:
     """One line with the numbers of jobs, retries and QPU jobs, and the times."""
-    # the journal has skipped jobs at its end
+    # the journal records skipped jobs only at its end
     begun = [row for row in rows if row.status != SKIPPED]
     ends = [row.ended for row in begun if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in begun) if ends else 0.0
@@ -245,7 +245,7 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
 
 
 def _whys(rows: list[JobAttempt]) -> list[str]:
-    """What there is to know about each attempt, except the failures that end a job."""
+    """The remarks on each attempt, and its failure unless this ended the job."""
     last = {(row.job, row.attempt) for row in _failed(rows)}
     failures = ("" if (row.job, row.attempt) in last else row.failure for row in rows)
     return [

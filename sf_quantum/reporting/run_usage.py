@@ -62,8 +62,9 @@ class AllocationUsage:
     :param released: time of the last release; None if the journal ends before
     :param waited: seconds in Slurm's queue, including those after a requeue
     :param requeues: how often Slurm requeued it
-    :param unended: whether it was held at the end of the journal, up to which it counts
-    :param holds: times in which it was held, contiguous except for requeues
+    :param unended: whether it was still held at the end of the journal, up to which its nodes
+        count
+    :param holds: intervals in which it was held, contiguous except for requeues
     """
 
     allocation: str
@@ -198,7 +199,7 @@ def measure(events: Iterable[Event]) -> RunUsage:
         jobs=[event for event in events if isinstance(event, Slurm)],
         qpu_seconds={
             (event.qpu, event.qpu_job): event.qpu_seconds or 0.0
-            # the most that was reported of a job counts
+            # of several values reported for a QPU job, the largest is used
             for event in sorted(qpu_jobs, key=lambda one: one.qpu_seconds or 0.0)
         },
     )
@@ -327,7 +328,7 @@ def _after(start: float, time: float | None) -> str:
 
 
 def _jobs(a: AllocationUsage, jobs: list[Slurm]) -> str:
-    # A requeue that was short between two looks at the queue is in Slurm's record alone
+    # A short requeue between two polls of the queue is only in Slurm's record.
     requeues = max([a.requeues, *(job.restarts for job in jobs)])
     requeued = f", requeues: {requeues}" if requeues else ""
     if len(jobs) == 1:

@@ -21,7 +21,7 @@ Row: TypeAlias = dict[str, str | int | float | None]
 class Run:
     """A run of a StreamFlow file, by its journal; it may be in progress.
 
-    :param where: a journal, or a StreamFlow file or a folder, whose newest run it is
+    :param where: a journal, or a StreamFlow file or folder, whose newest run is taken
     :raises InputError: if there is no journal
     """
 
@@ -35,7 +35,7 @@ class Run:
     def events(self) -> list[Event]:
         """The events of the journal, in order.
 
-        :raises InputError: if the journal is missing, or is none
+        :raises InputError: if the file is missing, or is not a journal
         """
         return journal.read(self.path)
 
@@ -45,9 +45,9 @@ class Run:
         return self.report().status
 
     def report(self) -> Report:
-        """What has run where, as it is now.
+        """The current report on the run.
 
-        :raises InputError: if the journal is missing, or is none
+        :raises InputError: if the file is missing, or is not a journal
         """
         events = self.events()
         attempts = collect(events)
@@ -62,15 +62,17 @@ class Report(Sequence[Row]):
     """The attempts of a run's jobs, in the order in which they were scheduled.
 
     Each item is a dictionary with the same keys, so that ``pandas.DataFrame(report)`` is a
-    table of them:
+    table of the attempts:
 
-    ``job``, its name as in StreamFlow's log, ``step``, ``location``, ``attempt``, ``status``; ``asked``, ``started`` and ``ended`` in epoch seconds; ``waited`` and ``ran``
-    in seconds; ``score``, if the step has one; ``qpu_jobs``, their number, and
-    ``qpu_seconds``, what they used; ``why``, the decision on a quantum candidate;
-    ``exit_code``, ``error`` and ``remedy`` of a failure; ``reused_from``, the earlier run whose
-    outputs are the job's, if it was not run. What is not known is ``None``.
+    ``job``, the name in StreamFlow's log; ``step``, ``location``, ``attempt`` and ``status``;
+    ``asked``, ``started`` and ``ended`` in epoch seconds; ``waited`` and ``ran`` in seconds;
+    ``score``, if the step has one; ``qpu_jobs``, the number of QPU jobs, and ``qpu_seconds``,
+    their usage; ``why``, the decision on a quantum candidate; ``exit_code``, ``error`` and
+    ``remedy`` of a failure; ``reused_from``, the earlier run whose outputs were reused, if the
+    job was not run. An unknown value is ``None``.
 
-    As text it is the table of ``sfq report``, in a notebook a table and a timeline.
+    Printed as text, the report is the table of ``sfq report``; in a notebook, it is a table
+    and a timeline.
 
     :param status: status of the run, see :attr:`Run.status`
     :param usage: nodes and QPU time
@@ -86,7 +88,7 @@ class Report(Sequence[Row]):
         ends = [event for event in events if isinstance(event, End)]
         self._reason = report.reason(ends[-1] if ends else None, attempts)
         self._decisions = [event for event in events if isinstance(event, Decision)]
-        # Each candidate filter records that the run's budget is exceeded.
+        # Several candidate filters may record the same overrun of the run's budget.
         warned = {str(e): e for e in events if isinstance(e, Overrun | RunWarning)}
         self._overruns = [e for e in warned.values() if isinstance(e, Overrun)]
         self._warnings = [e for e in warned.values() if isinstance(e, RunWarning)]
@@ -105,9 +107,9 @@ class Report(Sequence[Row]):
 
     @property
     def failures(self) -> list[str]:
-        """Why the run failed: its jobs whose last attempt has, or another part of it.
+        """Why the run failed: its jobs whose last attempt failed, or another reason.
 
-        Of a job: where, exit code, errors, remedy.
+        The text of a job has its location, exit code, errors and remedy.
         """
         return [*report.failures(self.attempts), *filter(None, [self._reason])]
 
