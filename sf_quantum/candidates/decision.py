@@ -746,7 +746,7 @@ def brief(rules: StepRules, decision: Decision) -> str:
 
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
-    """Whether a job goes against the preference since a QPU failed or does not answer."""
+    """Whether a decision is against the preference since a QPU failed or does not reply."""
     excluded = decision.basis in (Basis.NO_QPU_USABLE, Basis.LAST_ATTEMPT)
     if not excluded or not brief(rules, decision):
         return False

@@ -28,7 +28,7 @@ from sf_quantum.version import __version__
 
 
 class Command(NamedTuple):
-    """A subcommand: the folder of its module here, and its help."""
+    """A subcommand: the folder of its module in this room, and its help."""
 
     folder: str
     help: str

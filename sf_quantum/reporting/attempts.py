@@ -44,7 +44,7 @@ class JobAttempt:
     :param error: the last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs were reused, if the job was not run
     :param requeues: how often Slurm requeued it, for example after the loss of a node
-    :param again: why a job is run again that an earlier run had started, and which run
+    :param again: why a job of an earlier run is run again, and the name of that run
     """
 
     step: str

@@ -96,7 +96,7 @@ def warning(event: Warned) -> str:
 
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
-    """One line that says in words how a run has ended, with its totals."""
+    """One line on how a run has ended, with its totals."""
     return ": ".join(filter(None, (_ended(status), totals(rows))))
 
 

@@ -60,7 +60,7 @@ class AllocationUsage:
     :param requested: time of the request; None if the journal lacks it
     :param granted: time of the first grant; None if there was none
     :param released: time of the last release; None if the journal ends before
-    :param waited: seconds in Slurm's queue, including those after a requeue
+    :param waited: seconds in Slurm's queue, including the wait after a requeue
     :param requeues: how often Slurm requeued it
     :param unended: whether it was still held at the end of the journal, up to which its nodes
         count

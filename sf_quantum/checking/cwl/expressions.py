@@ -1,4 +1,4 @@
-"""Expressions in CWL: what they refer to, and whether they need JavaScript."""
+"""Expressions in CWL: their references, and whether they need JavaScript."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Links:
         step: Step | None = None,
         name: str = "",
     ) -> Iterator[FileProblem]:
-        """Check that the type of each source fits.
+        """Check that the type of each source fits the sink.
 
         :param step: step that the link is for; None for an output of the workflow
         :param name: input of the step
@@ -77,7 +77,7 @@ class Links:
         pick = mapping(body).get("pickValue")
         for text in sources:
             source = self._sources.type(text)
-            # a single source may be given as it is, or as a list of one
+            # a single source may be passed as it is, or as a list of one item
             forms = [source] if len(sources) == 1 or pick in (FIRST, ONLY) else []
             if merge == MERGE_NESTED or pick == ALL:
                 forms.append(types.array(source))

@@ -42,7 +42,7 @@ UNDEFINED = re.compile(r"undefined reference to `([^`]*)`")
 MISMATCH = re.compile(
     r"Source '([^']*)' of type (.*?) is incompatible with sink '([^']*)' of type (.*)"
 )
-# Messages about the alternatives of a value, which do not say what is wrong with it.
+# Messages about the alternatives of a value, which do not name its error.
 VAGUE = re.compile(
     r"Expected (?!one of)|Value |tried |contains undefined reference to `_:"
 )

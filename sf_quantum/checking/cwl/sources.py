@@ -21,7 +21,7 @@ _EVALUATED = ("requirements", "hints", "inputs", "outputs")
 
 @dataclass(frozen=True)
 class Step:
-    """A step and the process that it runs; ``None`` if that is unread or faulty."""
+    """A step and the process that it runs; ``None`` for an unread or faulty process."""
 
     name: str
     position: Position
@@ -198,7 +198,7 @@ def source_of(entry: Entry) -> JSON:
 
 
 def is_listed(entry: Entry) -> bool:
-    """Whether an entry of a list is its name alone: ``in: [name]``."""
+    """Whether an entry is an item of a list, and so only a name: ``in: [name]``."""
     return isinstance(entry.where[-1], int)
 
 

@@ -45,7 +45,7 @@ class Configuration:
     where: KeyPath
 
     def check_files(self) -> Iterator[FileProblem]:
-        """Check the keys that name files, also in nested connections."""
+        """Check the keys that name files, including those of nested connections."""
         for below, item in nested(self.config, self.where):
             if below[-1] in FILES:
                 yield from self._file(item, below)

@@ -226,7 +226,7 @@ class _FilterCheck:
         for step in steps:
             below = any(step != other and is_below(other, step) for other in steps)
             if below or rules.of(step).variables is not None:
-                continue  # it is checked at a step below, or has variables
+                continue  # steps below it are checked instead, or its size is known
             levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
             for name in sorted(name for name in entries if is_below(step, name)):
                 levels.append((("steps", name), mapping(entries[name])))

@@ -30,7 +30,7 @@ _END = "--"
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a command line, or several words of which nothing is known.
+    """A word of a command line, or several unknown words.
 
     :param text: text up to the first expression
     :param whole: whether ``text`` is the whole word
@@ -160,7 +160,7 @@ class _Walk:
         self._finish()
 
     def _is_option(self, word: Word) -> bool:
-        """Whether argparse takes a word for an option."""
+        """Whether argparse reads a word as an option."""
         text, parser = word.text, self.parser
         if not text.startswith("-") or len(text) == 1:
             return False

@@ -1,4 +1,4 @@
-"""``sfq check``: check a StreamFlow file, or one of a QPU service or a plan, before use."""
+"""``sfq check``: check a StreamFlow file, a service's configuration or a workload."""
 
 from __future__ import annotations
 
