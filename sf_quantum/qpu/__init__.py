@@ -1,14 +1,14 @@
 """The interface of every kind of QPU, and the registry of the installed kinds.
 
 ``environment`` makes and reads the variables that name a job's QPUs (each kind adds its own,
-such as ``sfq/service_variables`` for our service), ``opening`` leases one for a program,
-``selection`` finds those that a command names, ``configuration`` reads what a deployment says
-of one, and ``qrmi_config`` the file of a site. ``running`` submits problems, circuits and
-sequences to a QPU, again after a refusal, and waits for them, ``sampler`` is the
-``dimod.Sampler`` that it offers, ``circuit_runner`` runs the circuits of QAOA,
-``native_circuits`` writes circuits of native gates in a vendor's own format. ``vendors`` has
-one module per kind of QPU, ``sfq`` the client of our own service, ``leasing`` the leases,
-``sdks`` and ``passes`` what programs of SDKs need.
+such as ``sfq/service_variables`` for our service). ``opening`` leases a QPU for a program,
+``selection`` finds the QPUs that a command names, ``configuration`` reads a QPU's keys in a
+deployment, and ``qrmi_config`` the file of a site. ``running`` submits jobs to a QPU, repeats
+refused submissions and waits for the jobs, ``sampler`` is the ``dimod.Sampler`` of a QPU,
+``circuit_runner`` runs the circuits of QAOA, and ``native_circuits`` reads circuits of native
+gates for a vendor's own format. ``vendors`` contains the vendors' kinds of QPU, ``sfq`` the
+client of our own service, and ``leasing`` acquires and renews leases. ``sdks`` offers QPUs as
+SDKs expect them, and ``passes`` transform circuits and their counts.
 
 Imports: malleability, net, protocol, samplers, slurm.
 """
@@ -53,21 +53,21 @@ NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]'
 if not TYPE_CHECKING:  # else a wrong name would not be found
 
     def __getattr__(name: str) -> object:
-        # It imports this module, and programs expect its functions here.
+        # ``environment`` imports this module, but programs import its functions from here.
         if name not in ("from_environment", "leased"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.environment"), name)
 
 
-#: the reads of a job unless it says how many, as of ``sfq solve``
+#: number of reads of a job that sets none, the same as in ``sfq solve``
 DEFAULT_READS = 1000
 
 
 @dataclass(frozen=True)
 class JobSize:
-    """The size of a job for which a QPU's status is asked.
+    """The size of a job whose cost is requested with a QPU's status.
 
-    :param variables: number of variables of its problem, if known
+    :param variables: number of variables of the job's problem, if known
     """
 
     variables: int | None = None
@@ -78,8 +78,8 @@ def under_name(qpu: str, info: Mapping[str, JSON]) -> dict[str, JSON]:
     """Give the QPU in a result's ``info`` the name that its user knows.
 
     :param qpu: name of the deployment, or of the resource
-    :returns: ``info``; if it named the QPU differently, as a service or a vendor does, that name
-        is in ``device``
+    :returns: ``info`` with this name in ``qpu``; a different name there, of a service or a
+        vendor, is moved to ``device``
     """
     device = info.get("qpu", qpu)
     return {**info} if device == qpu else {"device": device, **info, "qpu": qpu}
@@ -109,13 +109,13 @@ class QpuStatus:
     :param calibration: id of the calibration from which its samples come, if it reports
         one
     :param eta_seconds: time until a job submitted now would start, if it reports one
-    :param position: number of jobs that would run before it, if it reports one
+    :param position: number of jobs that would run before such a job, if it reports one
     :param cost_per_second: price of a second of QPU time, in the site's unit, if it
         reports one
     :param maintenance_seconds: time until a maintenance window, if one is announced
     :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
         ``photonic``), if known
-    :param trouble: what impairs it although it is online, if it reports that
+    :param trouble: problem that impairs it although it is online, if it reports one
     :param job_qpu_seconds: expected charge for a job of the size given to :meth:`Qpu.sized`,
         if it reports one
     :param job_run_seconds: expected time of this job from its start to its end
@@ -141,11 +141,12 @@ class QpuStatus:
 
 
 class Qpu(ABC):
-    """The client of a QPU, for the driver that leases it or the job that uses it.
+    """The client of a QPU.
 
+    It has two sides: the driver's side leases the QPU, and the job's side uses it.
     A new kind is a subclass in one file and an entry point in the group
-    ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: call it from a
-    thread where an event loop runs.
+    ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: if an event loop
+    runs, call it from another thread.
 
     :param name: name of the QPU; its environment variables start with it
     """
@@ -160,31 +161,31 @@ class Qpu(ABC):
     #: further keys of a deployment's configuration that name files, so that paths may be
     #: relative to the StreamFlow file
     files: ClassVar[tuple[str, ...]] = ()
-    #: the jobs that :meth:`submit` takes; empty for a kind without a job side
+    #: the kinds of job that :meth:`submit` accepts; empty for a kind without a job side
     kinds: ClassVar[tuple[Kind, ...]] = ()
     #: whether :meth:`find` can look up a job by its tag
     finds: ClassVar[bool] = False
-    #: whether a job may have fewer reads than it asks for, as the vendor documents; such a
-    #: result is an error otherwise
+    #: whether a result may have fewer reads than requested, as documented by the vendor;
+    #: otherwise such a result is an error
     fewer_reads: ClassVar[bool] = False
-    #: whether jobs end with their lease, of which only a submission tells that it has ended
+    #: whether jobs end with their lease, and only a submission reports that it has ended
     sessions: ClassVar[bool] = False
     #: whether requests for leases may have a priority
     priorities: ClassVar[bool] = False
-    #: the reservations that a lease may name, in the vendor's words; ``None`` if only the
+    #: the vendor's names of the reservations that a lease may name; ``None`` if only the
     #: QPU's service knows them
     reservations: ClassVar[tuple[str, ...] | None] = ()
 
     @classmethod
     def problem(cls) -> str | None:
-        """Explain in a few words why this kind cannot be used on this machine, if so."""
+        """Explain briefly why this kind cannot be used on this machine; ``None`` if it can."""
         return None
 
     @classmethod
     def lack(cls) -> str | None:
-        """Explain in a few words why :meth:`sampler` would fail here, if it would.
+        """Explain briefly why :meth:`sampler` would fail here; ``None`` if it would not.
 
-        A driver only leases the QPU, so this does not concern it.
+        This does not concern a driver, which only leases the QPU.
         """
         return None
 
@@ -193,10 +194,10 @@ class Qpu(ABC):
 
     @property
     def identity(self) -> str:
-        """Tells one QPU from another: the vendor's endpoint, and the resource there.
+        """Text that distinguishes QPUs: the vendor's endpoint, and the resource there.
 
-        A job is looked for only where it was submitted. So neither credentials nor options
-        of leases are part of it.
+        A job is searched for only on the QPU to which it was submitted. So neither
+        credentials nor options of leases are part of the text.
         """
         return f"{type(self).__name__} {self.name}"
 
@@ -210,7 +211,7 @@ class Qpu(ABC):
 
     @abstractmethod
     def status(self) -> QpuStatus:
-        """Ask the QPU for its status.
+        """Query the QPU's status.
 
         :raises QpuError: if it does not answer
         """
@@ -219,7 +220,7 @@ class Qpu(ABC):
     def acquire(self, job: str | None = None) -> str:
         """Acquire a lease.
 
-        :param job: what the lease is for, shown to the QPU's operator
+        :param job: purpose of the lease, shown to the QPU's operator
         :returns: the acquisition token
         :raises NoLease: if none is free now
         :raises QpuError: if the QPU does not answer
@@ -230,13 +231,13 @@ class Qpu(ABC):
     ) -> str:
         """Acquire a lease, waiting in the QPU's own queue for leases if it has one.
 
-        :func:`sf_quantum.qpu.leasing.held_leases.acquire` calls this repeatedly, so an implementation
-        need not wait.
+        :func:`sf_quantum.qpu.leasing.held_leases.acquire` calls this repeatedly, so an
+        implementation need not wait.
 
         :param job: see :meth:`acquire`
         :param wait_seconds: the longest wait in the queue
-        :param key: a repeated request with the same key keeps its position in the queue, and
-            gets the lease that was granted to it before
+        :param key: key of the request; a repeated request with the same key keeps its
+            position in the queue, and gets the lease that it was granted before
         :returns: the acquisition token
         :raises NoLease: if none became free in this time
         :raises LeaseTooLate: if none is granted by the request's latest start
@@ -245,14 +246,14 @@ class Qpu(ABC):
         return self.acquire(job)
 
     def hinted(self, hints: LeaseHints) -> Self:
-        """Get this QPU with hints for the leases it acquires.
+        """Return a client of this QPU that acquires leases with hints.
 
         A kind with :attr:`priorities` or :attr:`reservations` overrides this.
 
         :param hints: hints for each lease;
-            :func:`~sf_quantum.qpu.leasing.held_leases.acquire` keeps to ``latest_start``
+            :func:`~sf_quantum.qpu.leasing.held_leases.acquire` applies ``latest_start``
             with any kind
-        :returns: this object itself where this kind takes no hints
+        :returns: this object itself if this kind uses no hints
         :raises InputError: if a priority or a reservation would be ignored
         """
         if (problem := self.hint_problem(hints)) is not None:
@@ -261,7 +262,7 @@ class Qpu(ABC):
 
     @classmethod
     def hint_problem(cls, hints: LeaseHints) -> str | None:
-        """Explain which hint this kind would ignore, with what is right, if any.
+        """Explain which hint this kind would ignore, and what to write; ``None`` if none.
 
         :param hints: see :meth:`hinted`
         """
@@ -277,20 +278,20 @@ class Qpu(ABC):
         return f"{which} have no reservation {reservation!r}: write {right}"
 
     def reserved_time(self, reservation: str) -> ReservedTime | None:
-        """Ask when the vendor has reserved the QPU, on the driver's side.
+        """Query the time for which the vendor has reserved the QPU, on the driver's side.
 
         :param reservation: one of :attr:`reservations`
-        :returns: the time that runs, or else the next one; ``None`` if none is booked
-        :raises InputError: if the vendor refuses the question
-        :raises QpuError: if it does not answer
+        :returns: the current time, else the next one; ``None`` if none is booked
+        :raises InputError: if the vendor refuses the query
+        :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no reservations")
 
     def sized(self, size: JobSize | None) -> Self:
-        """Get this QPU with a status that says what a job of a size costs.
+        """Return a client of this QPU whose status contains the cost of a job.
 
-        :param size: ``None``: the status says nothing of a job
-        :returns: this object itself where this kind does not tell
+        :param size: size of the job; ``None`` for a status without a job's cost
+        :returns: this object itself if this kind does not report the cost
         """
         return self
 
@@ -304,13 +305,13 @@ class Qpu(ABC):
         :returns: seconds until the next renewal; ``None`` if the lease does not expire
         :raises AuthenticationError: if the user is refused
         :raises LeaseLost: if the lease has ended
-        :raises InputError: if the QPU refuses otherwise: the lease is then given back
+        :raises InputError: if the QPU refuses otherwise; the caller then releases the lease
         :raises QpuError: if the QPU does not answer
         """
         return None
 
     def jobs(self, token: str) -> list[LeaseJob] | None:
-        """List the QPU jobs of a lease, held or given back, for the run's journal.
+        """List the QPU jobs of a held or released lease, for the run's journal.
 
         :returns: ``None`` if this kind of QPU does not report them
         :raises QpuError: if the QPU does not answer
@@ -318,28 +319,28 @@ class Qpu(ABC):
         return None
 
     def give_way(self, token: str) -> None:
-        """Give a lease back to others, who can use it now.
+        """Release a lease, so that others can use the QPU now.
 
-        Where the QPU has a queue for leases, an admin's next request with the lease's key,
-        within a minute, is ahead of those that came after the lease's own request.
+        If the QPU has a queue for leases, only an admin may do this, and the next request
+        with the lease's key, within a minute, gets the position of the lease's own request.
 
         :raises QpuError: if the QPU does not answer
         """
         self.release(token)
 
     def close(self) -> None:  # noqa: B027 - most kinds have nothing to end
-        """End what this object itself runs, such as threads; the QPU is not concerned."""
+        """End this object's own activities, such as threads; the QPU is not affected."""
 
     @abstractmethod
     def release(self, token: str) -> None:
-        """Give a lease back and cancel the jobs it still has; a second time is harmless.
+        """Release a lease and cancel its unfinished jobs; repeating this is harmless.
 
         :raises QpuError: if the QPU does not answer
         """
 
     @abstractmethod
     def environment(self, token: str) -> dict[str, str]:
-        """Make the variables with which a job reaches the QPU; they start with its name.
+        """Make the variables with which a job reaches the QPU; the QPU's name is their prefix.
 
         :func:`~sf_quantum.qpu.environment.job_environment` adds those that list the QPUs.
 
@@ -372,7 +373,7 @@ class Qpu(ABC):
         return QaoaSampler(runner=JobRunner(self))
 
     def backend(self) -> QpuBackend:
-        """Make a backend of Qiskit, on the job's side; ``backend.run(circuit)`` runs there.
+        """Make a backend of Qiskit, on the job's side; ``backend.run()`` runs on the QPU.
 
         :raises InputError: if the QPU takes no circuits, or Qiskit is not installed
         """
@@ -431,10 +432,10 @@ class Qpu(ABC):
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
     ) -> dict[str, JSON]:
-        """Sample a serialized BQM; overridden by kinds that need no dimod for it.
+        """Sample a serialized BQM; kinds that do not need dimod for this override it.
 
-        :param bqm: valid, in the format of dimod's ``to_serializable()``
-        :param parameters: the sampler's keywords; those that are ``None`` are left out
+        :param bqm: valid BQM in the format of dimod's ``to_serializable()``
+        :param parameters: keyword arguments of the sampler; ``None`` values are left out
         :returns: the serialized sample set
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
@@ -448,17 +449,17 @@ class Qpu(ABC):
         bqms: Sequence[Mapping[str, JSON]],
         parameters: Mapping[str, int | None],
     ) -> list[dict[str, JSON]]:
-        """As :meth:`solve`, several BQMs; one after the other where a kind has no lists."""
+        """Sample several BQMs as :meth:`solve`; one at a time if the kind accepts no lists."""
         return [self.solve(bqm, parameters) for bqm in bqms]
 
-    # Jobs, on the job's side. But for run_job(), none waits for a job, or repeats a request
-    # that was not answered: that is for the caller, such as the QPU service, to do. Each
-    # raises LeaseLost if the vendor has ended the lease.
+    # Methods for jobs, on the job's side. Except for run_job(), they neither wait for a job
+    # nor repeat an unanswered request: the caller does, such as the QPU service. Each raises
+    # LeaseLost if the vendor has ended the lease.
 
     def describe(self) -> Description:
-        """Ask the vendor for the current device, on the driver's side.
+        """Query the vendor for the current device, on either side.
 
-        :raises QpuError: if it does not answer
+        :raises QpuError: if the vendor does not answer
         """
         status = self.status()
         id_ = status.calibration
@@ -470,36 +471,36 @@ class Qpu(ABC):
 
     @classmethod
     def check(cls, kind: Kind, content: JSON) -> None:
-        """Refuse the payload of a job that :meth:`submit` would not send; asks nobody.
+        """Reject the payload of a job that :meth:`submit` would not send, without a request.
 
-        May take seconds, for a content of any user: its bound is the implementation's.
+        Any user may send the content. The implementation bounds its size; it may take seconds.
 
-        :raises FieldError: if it is refused; the error names its kind
+        :raises FieldError: if the payload is rejected; the error names its kind
         """
         return
 
     def submit(self, task: Task) -> str:
-        """Submit a job, with its tag where the vendor keeps one.
+        """Submit a job, with its tag if the vendor keeps tags.
 
         :returns: the vendor's id of the job
         :raises NotAccepted: if the vendor is busy, and there is certainly no job
         :raises AuthenticationError: if the vendor refuses the user
-        :raises InputError: if it refuses the job
+        :raises InputError: if the vendor refuses the job
         :raises QpuError: if there may be a job, since the answer was lost
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def find(self, tag: str) -> str | None:
-        """Look up a job by its tag, if :attr:`finds` says so; ``None`` if there is none.
+        """Look up a job by its tag, if :attr:`finds` is set; ``None`` if there is none.
 
         :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no tags")
 
     def others(self, tag: str, job_id: str) -> Sequence[str]:
-        """List the jobs with the tag of a job beside it, if :attr:`finds` says so.
+        """List the other jobs with the tag of a job, if :attr:`finds` is set.
 
-        A vendor that takes each tag once has none.
+        There are none if the vendor accepts each tag only once.
 
         :raises QpuError: if the vendor does not answer
         """
@@ -507,7 +508,7 @@ class Qpu(ABC):
         return [] if other in (None, job_id) else [str(other)]
 
     def poll(self, job_id: str) -> Progress:
-        """Ask how a job is going.
+        """Query the progress of a job.
 
         :raises UnknownJob: if the vendor no longer knows it
         :raises QpuError: if the vendor does not answer
@@ -515,7 +516,7 @@ class Qpu(ABC):
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """Read how a job that is over ended, and its result if it completed.
+        """Read how a finished job ended, and its result if it completed.
 
         :raises UnknownJob: if the vendor no longer knows it
         :raises QpuError: if the vendor does not answer, or its answer is malformed
@@ -523,12 +524,12 @@ class Qpu(ABC):
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def run_job(self, task: Task) -> Outcome:
-        """Run a job and wait for its end; interrupted, it is cancelled.
+        """Run a job and wait for its end; an interrupt cancels the job.
 
-        A submission is repeated as the vendor asks, if there is certainly no job yet.
-        Later requests that are not answered are repeated too.
+        A submission is repeated if the vendor asks for it and there is certainly no job yet.
+        Unanswered later requests are also repeated.
 
-        :returns: how it ended; ``failure`` has the job's id, also of one that was cancelled
+        :returns: how the job ended; ``failure`` contains its id, even if it was cancelled
         :raises InputError: if the QPU refuses the job
         :raises QpuError: if the QPU does not answer
         """
@@ -537,7 +538,7 @@ class Qpu(ABC):
         return running.run_job(self, task)
 
     def cancel(self, job_id: str) -> None:
-        """Ask the vendor to cancel a job; of one that is over, it is harmless.
+        """Request the cancellation of a job; harmless if the job has finished.
 
         :raises QpuError: if the vendor does not answer
         """

@@ -34,7 +34,7 @@ class JobRunner:
     """Sends circuits as jobs of a QPU.
 
     :param qpu: the job's side of a kind that takes circuits
-    :param passes: names, separated by commas
+    :param passes: names of passes, separated by commas
     """
 
     def __init__(self, qpu: JobSide, passes: str = "") -> None:
@@ -59,12 +59,12 @@ class JobRunner:
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, dict[str, float]]:
-        """Run a circuit; interrupted, its job is cancelled on the QPU."""
+        """Run a circuit; an interrupt cancels its job on the QPU."""
         text = qasm3.dumps(circuit.assign_parameters(values))
         made, combine = self._passes.expanded(text)
         payload = json.dumps(made[0] if len(made) == 1 else made)
         tag = f"sfq-{secrets.token_hex(8)}"
-        # each circuit has a seed of its own, so that their reads are independent
+        # each circuit has its own seed, so the reads of circuits are independent
         seed = None if self._draws is None else self._draws.randrange(SEEDS)
         task = Task(tag, "circuit", payload, {"num_reads": shots, "seed": seed})
         outcome = self._qpu.run_job(task)

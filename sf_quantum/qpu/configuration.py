@@ -1,4 +1,4 @@
-"""Reads the configuration of a QPU, as deployments and sites' files have it."""
+"""Reads the configuration of a QPU from deployments and sites' files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sf_quantum.text import unknown
 
 
 def check_name(name: str, label: str) -> None:
-    """Refuse a QPU's name that no variable of a shell can start with."""
+    """Reject a QPU's name with which no shell variable can start."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(
             f"{label} {name!r}: use letters, digits and underscores only, "
@@ -36,17 +36,17 @@ def config_text(config: Mapping[str, JSON], key: str) -> str | None:
 
 
 def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
-    """Read a text without which a QPU cannot be reached."""
+    """Read a required text of a QPU's configuration."""
     if (value := config_text(config, key)) is None:
         raise InputError(f"{key}: missing in the configuration of QPU {name!r}")
     return value
 
 
 def token_fault(path: Path) -> str:
-    """Return why a header cannot have the token of a file; empty if it can, or is not read."""
+    """Return why a header cannot contain a file's token; empty if it can, or if unreadable."""
     try:
         token = read_token(str(path))
-    except InputError:  # what is missing or empty is told when the QPU is asked
+    except InputError:  # a missing or empty file is reported when the QPU is used
         return ""
     if token.startswith("\ufeff"):
         return "begins with a byte order mark"

@@ -1,4 +1,4 @@
-"""The variables by which a job finds its QPUs, in the dialect of QRMI's SPANK plugin."""
+"""The variables with which a job finds its QPUs, in the format of QRMI's SPANK plugin."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def job_ids(
 ) -> dict[str, str]:
     """Make the variables that identify a job and its user, without a QPU's name.
 
-    :param otherwise: id of a job that is not one of a batch system
+    :param otherwise: id of a job outside of a batch system
     """
     ids = (variables.get(key) for key in (JOB_ID, "SLURM_JOB_ID"))
     return {
@@ -52,8 +52,8 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     """Make the job's side of the first QPU of the environment.
 
     :returns: ``None`` on a classical location, where none of the variables is set
-    :raises InputError: if only some are set, so that a lost variable does not cause a
-        classical run unnoticed
+    :raises InputError: if only some are set: a lost variable must not cause a classical
+        run unnoticed
     """
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
@@ -75,9 +75,9 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
 
 
 def leased(variables: Mapping[str, str] = os.environ) -> Qpu:
-    """Do as :func:`from_environment`, for a program that cannot do without a QPU.
+    """Make a QPU as :func:`from_environment`, for a program that requires one.
 
-    :raises InputError: if the environment names none, too
+    :raises InputError: also if the environment names no QPU
     """
     if (qpu := from_environment(variables)) is None:
         raise InputError(NO_QPU)
@@ -93,14 +93,14 @@ def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | N
 
 
 def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    """Read the type of each QPU of the environment, the first that is told."""
+    """Read the type of each QPU of the environment, the first if a QPU is named twice."""
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     pairs = [*zip(resources or [], types or [], strict=False)]
     return dict(reversed(pairs))
 
 
 def required(name: str, variables: Mapping[str, str], key: str) -> str:
-    """Read a variable without which a job does not reach its QPU.
+    """Read a variable that a job needs to reach its QPU.
 
     :param key: the variable, without the prefix of the QPU's name
     :raises InputError: if it is missing

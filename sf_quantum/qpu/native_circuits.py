@@ -1,8 +1,8 @@
-"""Circuits in OpenQASM of native gates only, as the vendor's own format has them.
+"""Reads circuits in OpenQASM that contain only native gates.
 
-A QPU of superconducting qubits has a phased x-rotation and a controlled Z; what Qiskit
-writes of a circuit that was transpiled for it is read here, and nothing else: whole
-OpenQASM is for Qiskit's parsers, which take half a millisecond for each statement.
+A QPU of superconducting qubits has two gates, a phased x-rotation and a controlled Z. This
+module reads only what Qiskit writes for a circuit that was transpiled to these gates.
+Qiskit's own parsers read all of OpenQASM, but take half a millisecond for each statement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sf_quantum.files import JSON, mapping
 from sf_quantum.samplers.problem import FieldError
 
 Name: TypeAlias = Literal["prx", "cz", "measure", "barrier"]
-# Rotations by their names in OpenQASM: angle and phase, where these are fixed.
+# Rotations by their names in OpenQASM: angle and phase, if fixed.
 _ROTATIONS: Mapping[str, tuple[float | None, float | None]] = {
     "r": (None, None),
     "prx": (None, None),
@@ -37,7 +37,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-# the angles of U by those of gates that definitions of r may have, up to a global phase
+# The gates that a definition of r may contain: functions from their angles to those of U,
+# up to a global phase.
 _EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
     **dict.fromkeys(("U", "u", "u3"), lambda theta, phi, lam: (theta, phi, lam)),
     **dict.fromkeys(("rz", "p", "u1"), lambda lam: (0.0, 0.0, lam)),
@@ -46,18 +47,18 @@ _EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
 }
 # Angles and phases at which a definition is compared with the QPU's gate.
 _SAMPLES = ((0.7, 1.9), (2.1, -0.4))
-# Longest text of a job; a text with parameters counts once for each of their values.
+# Longest text of a job; a text with parameters counts once for each set of their values.
 MOST_CHARACTERS = 4_000_000
 # Largest number of operands in a job: a barrier may be on a whole register.
 MOST_OPERANDS = 1_000_000
-#: what some editors begin a file with
+#: character with which some editors begin a file
 BYTE_ORDER_MARK = "\ufeff"
-# characters of an angle
+# Longest angle, in characters.
 MOST_ANGLE = 200
-# Each takes time linear in the text: a circuit is any user's, and `re` stops all threads.
+# Each pattern takes linear time: any user may send a text, and `re` stops all threads.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _END = re.compile(r"([;{}])")
-# the others match statements whose blanks are single spaces
+# the other patterns match statements whose blanks are single spaces
 _DEFINITION = re.compile(r"gate (\w+)")
 _ROTATION = re.compile(r"gate (\w+) ?\( ?(\w+) ?, ?(\w+) ?\) ?\w+")
 _OLD = re.compile(r"\s*OPENQASM 2")
@@ -123,7 +124,7 @@ def read(content: JSON) -> list[NativeCircuit]:
 
 
 def number_of(content: JSON) -> int | None:
-    """Count the circuits of a job that was checked; ``None`` if it is a single one."""
+    """Count the circuits of a checked job; ``None`` if the content is a single circuit."""
     values = content.get("values") if isinstance(content, dict) else content
     return len(values) if isinstance(values, list) else None
 
@@ -140,8 +141,8 @@ def _values(arguments: JSON) -> dict[str, float]:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yield statements and their lines; definitions of ``r`` and ``prx`` are left out."""
-    # ends of lines stay, so that lines are what they are
+    """Yield line numbers and statements, without the definitions of ``r`` and ``prx``."""
+    # comments keep their line ends, so line numbers stay correct
     parts = _END.split(_COMMENT.sub(_blank, text))
     line = 1
     # a definition's line, and its statements so far
@@ -233,7 +234,7 @@ class _Reader:
     """Reads a circuit.
 
     :param values: values of the circuit's parameters, by name
-    :param operands: number of operands in the job's circuits before it
+    :param operands: number of operands in the job's previous circuits
     """
 
     def __init__(self, values: Mapping[str, float], operands: int) -> None:
@@ -241,10 +242,10 @@ class _Reader:
         self.operands = operands
         self._values = values
         self._parameters: set[str] = set()
-        # whether of qubits; its first number; its size
+        # whether the register is of qubits; its first number; its size
         self._registers: dict[str, tuple[bool, int, int]] = {}
         self._measured: set[int] = set()
-        # whether the text is OpenQASM 2, in which 1/2 is no whole number
+        # whether the text is OpenQASM 2, in which 1/2 is 0.5
         self._old = False
 
     def whole(self, text: str) -> NativeCircuit:
@@ -369,7 +370,7 @@ def _both(
 ) -> tuple[float, float]:
     try:
         angle, phase = angles
-    except (RuntimeError, ValueError) as error:  # the angles are at their end
+    except (RuntimeError, ValueError) as error:  # no further angle
         raise ValueError(f"{name} has too few angles") from error
     if next(given, None) is not None:
         raise ValueError(f"{name} has too many angles")
@@ -398,7 +399,7 @@ def _value(node: ast.expr, values: Mapping[str, float]) -> float:
 
 
 def _check_division(tree: ast.expr) -> None:
-    """Refuse a division of integers that leaves a rest, which OpenQASM 3 leaves out."""
+    """Reject a division of integers with a remainder, which OpenQASM 3 would drop."""
     for node in ast.walk(tree):
         match node:
             case ast.BinOp(left=left, op=ast.Div(), right=right):

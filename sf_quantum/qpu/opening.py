@@ -1,4 +1,4 @@
-"""Opens a QPU for a program: acquires its lease, and gives it back on every way out."""
+"""Opens a QPU for a program: acquires a lease, and releases it however the block ends."""
 
 from __future__ import annotations
 
@@ -42,26 +42,25 @@ _BOUNDS = ("max_qpu_seconds", "max_shots", "max_qubits")
 
 
 class LeaseOptions(TypedDict, total=False):
-    """What a lease is asked for: the options of ``sfq lease``.
+    """The options of a request for a lease, the same as those of ``sfq lease``.
 
     ``wait_seconds``
-        the longest wait (default: as long as it takes, but two minutes for a QPU that does
-        not answer)
+        longest wait (default: no limit, but two minutes for a QPU that does not answer)
     ``class_``
         ``production``, ``test`` or ``development``
     ``project``
-        whose share of the QPU is used
+        project whose share of the QPU is used
     ``expected_seconds``, ``pattern``
         hints: seconds on the QPU, and ``qc-heavy``, ``cc-heavy`` or ``balanced``
     ``latest_start``
-        time by which the lease is granted, or else not at all, in seconds since the epoch
+        latest time of the grant, in seconds since the epoch; after it, the request fails
     ``priority``, ``reservation``
-        rank among the requests of the class that wait, the highest first, and the name of a
-        reservation; a QPU that has neither, or does not grant it, refuses the request
+        rank among the waiting requests of the class, the highest first, and the name of a
+        reservation; a QPU that does not have or does not grant them refuses the request
     ``max_qpu_seconds``, ``max_shots``, ``max_qubits``
         bounds: QPU seconds of all jobs together, shots and qubits of each job
     ``purpose``
-        what the lease is for, in usage reports (default: the program's name)
+        purpose of the lease in usage reports (default: the program's name)
     """
 
     wait_seconds: float | None
@@ -90,11 +89,11 @@ def open_qpu(
     """Open a QPU: ``with open_qpu(url="unix:/run/qpu.sock") as qpu:``.
 
     On a quantum location and under ``sfq lease``, the QPU of the environment is opened with
-    the lease that it has there, so that one program runs in a notebook and as a step; the
-    options are those of a lease that is acquired, and are not used then.
-    Otherwise a lease is acquired when the block begins, renewed meanwhile, and given back
-    when the block ends: by its last line, an exception, Ctrl-C, or the end of the
-    interpreter. (The lease of a process that is killed expires by itself.)
+    the lease that is held there, and the options are not used. So the same program runs in
+    a notebook and as a step.
+    Otherwise a lease is acquired when the block begins, renewed while it runs, and released
+    when it ends: after its last line, or with an exception, Ctrl-C, or the end of the
+    interpreter. (The lease of a killed process expires by itself.)
 
     :param name: name of the QPU, in the environment or the site's file
     :param url: URL of a QPU service: ``unix:PATH``, ``http://127.0.0.1:PORT``,
@@ -103,8 +102,9 @@ def open_qpu(
     :param token_file: file with the bearer token that the service requires
     :param munge: ``True``, or munged's socket, to send MUNGE credentials
     :param options: see :class:`LeaseOptions`
-    :returns: a context manager; it gives the QPU (:class:`~sf_quantum.qpu.Qpu`), on the job's
-        side: ``sampler()``, ``backend()``, ``pulser_backend(sequence)``, ``device(wires)``...
+    :returns: a context manager that yields the QPU (:class:`~sf_quantum.qpu.Qpu`) on the
+        job's side, with ``sampler()``, ``backend()``, ``pulser_backend(sequence)``,
+        ``device(wires)``...
     :raises InputError: if the QPU or an option is unknown, or, when the block begins, if the
         QPU refuses the request
     :raises QpuError: when the block begins, if no lease was free in time, or the QPU does
@@ -181,12 +181,12 @@ class _OpenQpu(AbstractContextManager[Qpu]):
     def _close(self) -> None:
         self._open, self._closed = False, in_thread(self._leases.close)
         self._closed.result()
-        # if Ctrl-C ends the wait instead, the end of the interpreter waits
+        # if Ctrl-C ends this wait, _close_at_exit() waits instead
         atexit.unregister(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
         if os.getpid() != self._process:
-            return  # a fork has no lease of its own
+            return  # a forked process does not own the lease
         if self._closed is None:
             self._leases.close()
         else:
@@ -194,14 +194,14 @@ class _OpenQpu(AbstractContextManager[Qpu]):
 
 
 def _await(call: Future[None]) -> None:
-    """Wait for a call that was stopped, also if the user is impatient."""
+    """Wait for a call that was stopped, even if the user presses Ctrl-C again."""
     while not call.done():
         with suppress(KeyboardInterrupt):
             wait([call])
 
 
 def _held(name: str | None) -> Qpu | None:
-    """The QPU whose lease the environment has, if it has one."""
+    """Return the QPU whose lease is in the environment, if there is one."""
     names = [name] if name else listed(os.environ, RESOURCES) or []
     if not any(f"{qpu_name}_{TOKEN}" in os.environ for qpu_name in names):
         return None
@@ -226,9 +226,9 @@ def hints(options: LeaseOptions) -> LeaseHints:
 
 
 def check_leasable(qpus: Iterable[Qpu], options: LeaseOptions) -> None:
-    """Refuse QPUs whose kind cannot be used here, or whose leases have no bounds.
+    """Reject QPUs whose kind cannot be used here, or cannot have the requested bounds.
 
-    :raises InputError: if a QPU is refused; the message is about the first of them
+    :raises InputError: if a QPU is rejected; the message is about the first such QPU
     """
     names = ", ".join(_BOUNDS)
     is_bounded = any(options.get(name) is not None for name in _BOUNDS)
@@ -246,7 +246,7 @@ def request(qpus: Sequence[Qpu], options: LeaseOptions, program: str) -> Acquire
     """Make the request for the leases of a program.
 
     :param options: :class:`LeaseOptions`; others are not read
-    :param program: its purpose, unless another is given, or the environment has one
+    :param program: purpose of the leases, unless the options or the environment set one
     """
     purposes = [options.get("purpose")]
     purposes += [
@@ -260,14 +260,14 @@ def request(qpus: Sequence[Qpu], options: LeaseOptions, program: str) -> Acquire
 
 
 def waiting(client: Qpu, reason: QpuError, left: float) -> str:
-    """Describe the wait for a lease, with its length if the QPU tells it.
+    """Describe the wait for a lease, with the wait of jobs if the QPU reports it.
 
     :param left: seconds after which the wait is given up
     """
     about = ""
     with suppress(QuantumError):
         eta = client.status().eta_seconds or 0.0
-        # Jobs that do not wait say nothing of leases.
+        # If jobs do not wait, requests for leases still may.
         about = f", whose jobs wait about {eta:.0f} s" if eta >= 0.5 else ""
     end = "" if math.isinf(left) else f"; given up in {left:.0f} s"
     return f"waiting for a lease of QPU {client.name}{about} ({reason}){end}"

@@ -1,6 +1,6 @@
-"""``qrmi_config.json``: the QPUs of a site, in the file its SPANK plugin reads.
+"""``qrmi_config.json``: the QPUs of a site, in the file that QRMI's SPANK plugin reads.
 
-Which variables a type has, its class in ``vendors`` or ``sfq`` says.
+The class of a type, in ``vendors`` or ``sfq``, lists the variables of the type.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sf_quantum.qpu.configuration import check_name
 from sf_quantum.qpu.sfq import service_variables
 from sf_quantum.text import unknown
 
-# the similarity of a misspelt key, 0 to 1
+# smallest similarity of a misspelt key to the right one, from 0 to 1
 _NEAR = 0.8
 
 
@@ -25,9 +25,9 @@ _NEAR = 0.8
 class Resource:
     """One entry of the file.
 
-    :param environment: the variables of its client, without the name's prefix; left out of
-        the ``repr``, since they may be credentials
-    :param where: its place, such as ``qrmi_config.json: resources[0]``
+    :param environment: variables of the QPU's client, without the prefix of its name; left
+        out of the ``repr``, since they may be credentials
+    :param where: place of the entry, such as ``qrmi_config.json: resources[0]``
     """
 
     name: str
@@ -36,14 +36,14 @@ class Resource:
     where: str = ""
 
     def missing(self, variable: str) -> InputError:
-        """The error for a variable that is not in the file, with what is in its place."""
+        """Return the error for a missing variable, with a misspelt one from the file."""
         meant = near(variable, self.environment)
         hint = f"{meant!r} is there instead" if meant else "add it"
         return InputError(f"{self.where}.environment.{variable}: missing; {hint}")
 
 
 def near(key: str, others: Iterable[str]) -> str | None:
-    """The key that is this one misspelt, or with the prefix it has in the environment."""
+    """Return a key that is this one misspelt, or with a prefix as in the environment."""
     names = {other.lower(): other for other in others if other != key}
     prefixed = [name for name in names if name.endswith(f"_{key.lower()}")]
     close = get_close_matches(key.lower(), names, 1, _NEAR)
@@ -58,7 +58,7 @@ def names(path: str) -> list[str]:
 def read(path: str, name: str, type_: str | None = None) -> Resource:
     """Read one resource of the file.
 
-    Of the other entries only the names are checked, since their kinds may be unknown.
+    Only the names of the other entries are checked, since their kinds may be unknown.
 
     :param type_: the expected type, if any
     :raises InputError: if the file or the entry is wrong, or there is no such entry

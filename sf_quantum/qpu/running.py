@@ -67,9 +67,9 @@ def run_job(qpu: JobSide, task: Task) -> Outcome:
 def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
     """Cancel a job that another thread runs, as soon as it is submitted.
 
-    :param outcome: result of the thread
+    :param outcome: future of the thread's result
     :returns: whether there was a job to cancel
-    :raises QpuError: if the QPU cannot find it by its tag, or does not answer
+    :raises QpuError: if the QPU cannot look up jobs by their tags, or does not answer
     """
     if not qpu.finds:
         raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
@@ -84,7 +84,7 @@ def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
 
 
 def named(outcome: Outcome, job_id: str) -> Outcome:
-    """Say which job failed, or was cancelled, where there is no result."""
+    """Name the job in the failure of an outcome without a result."""
     if outcome.result is not None:
         return outcome
     cancelled = f"cancelled: {outcome.note}" if outcome.note else "cancelled"
@@ -92,14 +92,14 @@ def named(outcome: Outcome, job_id: str) -> Outcome:
 
 
 def _submitted(qpu: JobSide, task: Task) -> str:
-    """Submit a job, also to a vendor that is busy, or may have it without having said so."""
+    """Submit a job, with retries if the vendor is busy or if its answer is lost."""
     deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
     while True:
         try:
             return qpu.submit(task)
         except NotAccepted as error:
             pause = max(error.retry_seconds or 0.0, next(pauses))
-            # nor is there anything to wait for if the vendor does not say so
+            # without a time from the vendor, there is nothing to wait for
             if error.retry_seconds is None or pause > deadline.left:
                 raise
             time.sleep(pause)

@@ -44,7 +44,7 @@ class QpuSampler(Sampler):
     ) -> SampleSet:
         """Submit the problem and wait; the QPU chooses parameters that are left out.
 
-        Interrupted, the job is cancelled.
+        An interrupt cancels the job.
 
         :raises InputError: if the QPU refuses the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
@@ -60,10 +60,10 @@ class QpuSampler(Sampler):
         seed: int | None = None,
         num_sweeps: int | None = None,
     ) -> list[SampleSet]:
-        """As :meth:`sample`, several problems: one job where the QPU takes a list of them.
+        """Sample several problems as :meth:`sample`, in one job if the QPU accepts lists.
 
-        Each has all reads. With a seed, each problem of such a job but the first has one
-        that is derived from it.
+        Each problem has ``num_reads`` reads. In a list with a seed, the first problem uses
+        the seed, and each other problem a seed that is derived from it.
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
         problems = [*bqms]
@@ -106,12 +106,12 @@ class JobSampler(QpuSampler):
 
 
 def _serialized(bqm: BinaryQuadraticModel) -> dict[str, JSON]:
-    """Serialize a problem, unless its samples could not be told apart from others'.
+    """Serialize a problem whose labels JSON preserves, so that its samples have them.
 
-    :raises InputError: if a label is not the same after a way through JSON
+    :raises InputError: if a label changes when it is written in JSON and read
     """
     content: dict[str, JSON] = bqm.to_serializable()
-    # dimod leaves this one untyped, and may list the labels in another order
+    # dimod does not annotate this function, and may list the labels in another order
     read = iter_deserialize_variables(listing(content["variable_labels"]))  # type: ignore[no-untyped-call]
     for label in {*bqm.variables} - {*read}:
         right = "use strings, numbers or tuples of these"
@@ -120,8 +120,8 @@ def _serialized(bqm: BinaryQuadraticModel) -> dict[str, JSON]:
 
 
 def _sample_set(serialized: dict[str, JSON], bqm: BinaryQuadraticModel) -> SampleSet:
-    """Read samples; their energies are computed from the problem, whoever sampled it."""
-    # dimod leaves this one untyped
+    """Read samples, and compute their energies from the problem."""
+    # dimod does not annotate this method
     samples: SampleSet = SampleSet.from_serializable(serialized)  # type: ignore[no-untyped-call]
     if {*samples.variables} != {*bqm.variables}:
         raise QpuError("the QPU's samples have other variables than the problem")

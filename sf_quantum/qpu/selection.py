@@ -1,4 +1,4 @@
-"""The QPUs that a command uses: by a URL, a site's file or the environment."""
+"""Selects the QPUs that a command uses, by a URL, a site's file or the environment."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DEFAULT_NAME = "qpu"
 class QpuSelection:
     """The options that select QPUs.
 
-    :param names: names of the QPUs; empty for all of the environment
-    :param url: URL of a QPU service, whose QPU gets the only name
-    :param settings: configuration of our own kind of QPU
-    :param qrmi_config: a site's file
+    :param names: names of the QPUs; empty for all QPUs of the environment
+    :param url: URL of a QPU service; its QPU gets the one name in ``names``, if any
+    :param settings: configuration of a QPU of the type ``sfq``
+    :param qrmi_config: path of a site's file
     """
 
     names: list[str]
@@ -57,7 +57,7 @@ class QpuSelection:
         return [self._named(name, environment) for name in sorted(names)]
 
     def all(self, environment: Mapping[str, str]) -> list[Qpu]:
-        """As :meth:`qpus`, but a site's file alone selects all of its QPUs."""
+        """Make the clients as :meth:`qpus`; a site's file without names selects all QPUs."""
         if self.qrmi_config is None or self.names:
             return self.qpus(environment)
         names = sorted(qrmi_config.names(self.qrmi_config))
@@ -94,9 +94,9 @@ class QpuSelection:
 def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     """Make the driver's side of a QPU of any kind.
 
-    :param config: configuration of a deployment; for a kind that does not read a site's
-        file itself, an entry of ``qrmiConfig``, called ``resource`` or else ``name``,
-        adds its keys
+    :param config: configuration of a deployment; if the kind does not read a site's file
+        itself, the keys of one entry of ``qrmiConfig`` are added: the entry that
+        ``resource``, or else ``name``, names
     :raises InputError: if the kind, a key or the file is wrong
     """
     kind, path = qpu.load(type_), config.get("qrmiConfig")
@@ -114,9 +114,9 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
 
 
 def _complete(entry: Resource) -> Mapping[str, str]:
-    """The variables of an entry for our own kind.
+    """Return the variables of an entry of the type ``sfq``.
 
-    :raises InputError: if it has no URL
+    :raises InputError: if the entry has no URL
     """
     if not entry.environment.get(URL):
         raise entry.missing(URL)
@@ -125,7 +125,7 @@ def _complete(entry: Resource) -> Mapping[str, str]:
 
 @contextmanager
 def _told_of(entry: Resource) -> Iterator[None]:
-    """Name the file, and the variable there, in errors about a client's configuration."""
+    """Name the file, and the variable in the file, in errors about a configuration."""
     try:
         yield
     except InputError as error:
