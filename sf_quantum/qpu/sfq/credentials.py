@@ -11,9 +11,9 @@ class Credentials:
     """How a client authenticates, and how long it retries.
 
     :param token_file: a file with the bearer token
-    :param munge: send a MUNGE credential with each request: True, or ``munged``'s socket
-    :param retry_seconds: how long a request without an answer is retried; ``None`` for as
-        long as a restart of the service may take
+    :param munge: whether to send a MUNGE credential with each request, or ``munged``'s socket
+    :param retry_seconds: time for which a request without an answer is retried; ``None``
+        for as long as a restart of the service may take
     """
 
     token_file: str | None = None
@@ -22,13 +22,13 @@ class Credentials:
 
     @property
     def name(self) -> str | None:
-        """What identifies the user, in messages."""
+        """The credential that identifies the user, in messages."""
         if self.token_file is not None:
             return f"token file {self.token_file}"
         return "MUNGE credential" if self.munge else None
 
     def munge_header(self) -> Mapping[str, str]:
-        """Make a header for one request, since a credential is accepted once."""
+        """Make a header for one request, since a credential is accepted only once."""
         if not self.munge:
             return {}
         # The import loads ctypes and libmunge, which most clients do not need.

@@ -1,4 +1,4 @@
-"""Problems solved by jobs of a service, which a second attempt finds again."""
+"""Solves problems with jobs of a service; a second attempt finds the job of the first."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Problems:
     """Solves problems, each under an idempotency key.
 
     :param lease: the lease of the jobs
-    :param job_key: key that stays the same when the program is run again, instead of the
-        lease's
+    :param job_key: key that stays the same when the program is rerun; it replaces the lease
+        in the idempotency keys
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Problems:
         self._solved: Counter[str] = Counter()
 
     def solve(self, problem: JSON, parameters: JobParameters) -> dict[str, JSON]:
-        """Solve a problem or a list; interrupted, cancel its job.
+        """Solve a problem or a list of problems; an interrupt cancels the job.
 
         See :meth:`sf_quantum.qpu.sfq.service_qpu.SfqQpu.solve` for the key.
         """
@@ -66,13 +66,13 @@ class Problems:
     def _run(self, job: dict[str, JSON], key: str) -> tuple[bool, ServiceJob]:
         """Run a job, under a new key if an earlier attempt failed or was cancelled.
 
-        :param job: its submission; the key that was used stays in it
-        :returns: whether it had been submitted before, and the job
+        :param job: body of the submission; afterwards it contains the key that was used
+        :returns: whether the job had been submitted before, and the job
         """
         service, attempt = self._jobs.service, 1
         while True:
             job["idempotency_key"] = key if attempt == 1 else f"{key}-{attempt}"
-            # A wait would leave open whether a service that is lost has the job.
+            # Had the submission a wait, a lost answer would not show that the job exists.
             response = service.send("POST", "/v1/jobs", job, retry=True)
             submitted = ServiceJob.read(
                 service.name, response.json(), key=str(job["idempotency_key"])
@@ -80,7 +80,7 @@ class Problems:
             is_new = response.status == 201
             if is_new or submitted.state not in ("Failed", "Cancelled"):
                 followed = self._jobs.follow(submitted)
-                # An earlier attempt's job is cancelled when the lease of then ends.
+                # An earlier attempt's job is cancelled when the lease of that attempt ends.
                 if followed.state != "Cancelled" or followed.lease in (
                     None,
                     self._lease,

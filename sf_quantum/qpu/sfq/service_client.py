@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-# a service that is being restarted is back in less
+# a restarted service is back within this time
 RETRY_SECONDS = 15.0
-# The service's tokens file is replaced in less; if it stays unreadable, people must act.
+# The service's tokens file is replaced within this time; if it stays unreadable, a person
+# must act.
 TOKENS_SECONDS = 2.0
 REQUEST_SECONDS = 10.0
 # Time limit for a job or a result of tens of megabytes, which the service needs time to
@@ -42,9 +43,9 @@ BUSY = (408, 425, 429, 502, 503, 504)
 class ServiceClient:
     """Sends requests to one service: retries, refusals and their messages.
 
-    :param qpu: names the QPU, in error messages
-    :param lease: lease on the job's side, where an ended or unknown lease is a
-        ``QpuError``, since the job has not made a mistake
+    :param qpu: name of the QPU in error messages
+    :param lease: lease, on the job's side only; an ended or unknown lease is a ``QpuError``
+        there, since the job has not made a mistake
     """
 
     def __init__(
@@ -55,23 +56,23 @@ class ServiceClient:
         self._token: str | None = None
         if credentials.token_file is not None:
             self._token = read_token(credentials.token_file)
-        # a job may send one request after the other; a driver, one now and then
+        # a job may send many consecutive requests, a driver one now and then
         kind = Client if lease is None else KeptClient
         self._client = kind(url, headers, self._credential)
-        #: sends another client's request under this one's lease and credential
+        #: sends another client's request with this client's lease and credential
         self.exchange = self._client.exchange
         self.url = self._client.url
         self.name = f"QPU {qpu!r} at {self.url}"
         retry = credentials.retry_seconds
         self._retry_seconds = RETRY_SECONDS if retry is None else retry
         self._under_lease = lease is not None
-        # Messages name the variable of a job that sets the time.
+        # Messages name the job's variable that sets the retry time.
         variable = f", which {qpu}_{service_variables.PATIENCE} sets"
         self._retry_setting = variable if self._under_lease else ""
 
     def _credential(self) -> Mapping[str, str]:
         if (file := self._credentials.token_file) is not None:
-            # it may have been replaced since; for a moment, it may not be there
+            # the file may have been replaced, and may be missing for a moment
             with suppress(InputError):
                 self._token = read_token(file)
         token = {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -88,12 +89,13 @@ class ServiceClient:
         expected: Collection[int] = (),
         most_bytes: int = ANSWER_BYTES,
     ) -> Response:
-        """Send a request, once or, if it is idempotent, until it is answered.
+        """Send a request once, or until it is answered.
 
+        :param retry: whether to repeat the request, which must then be idempotent
         :param expected: the statuses of refusals that the caller handles
         :param most_bytes: largest answer in bytes
         :raises Unreachable: if there is no answer in time
-        :raises AuthenticationError: if the user is not accepted, or may not do this
+        :raises AuthenticationError: if the user is not accepted, or lacks the right
         :raises LeaseLost: if the lease has ended
         :raises InputError: if the request is refused for another reason
         :raises QpuError: if the service is in trouble
@@ -152,7 +154,7 @@ class ServiceClient:
         return InputError(message)
 
     def text(self, content: Mapping[str, JSON], key: str) -> str:
-        """Read a text that every answer of this kind has."""
+        """Read a text that every answer of this kind contains."""
         value = content.get(key)
         if not isinstance(value, str):
             raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
@@ -163,8 +165,8 @@ def read_answer(who: str, kind: type[T], answer: JSON, what: str) -> T:
     """Read an answer of a service as a dataclass.
 
     :param who: name of the service
-    :param what: what the answer is to be, such as ``a job``
-    :raises QpuError: if it is not
+    :param what: expected kind of the answer, such as ``a job``
+    :raises QpuError: if the answer is of another kind
     """
     try:
         return structs.read(kind, answer)
@@ -174,7 +176,7 @@ def read_answer(who: str, kind: type[T], answer: JSON, what: str) -> T:
 
 
 def refusal(response: Response) -> str:
-    """The service's own reason for a refusal."""
+    """Return the service's own reason for a refusal."""
     content = response.json()
     detail = content.get("detail") or f"HTTP status {response.status}"
     field = content.get("field")

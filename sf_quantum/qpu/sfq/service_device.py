@@ -66,14 +66,14 @@ def _device(service: ServiceClient, query: str = "") -> _Device:
 def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
     """See :meth:`Qpu.status`; sent once, since callers report a missing answer.
 
-    :param size: size of the job whose cost is asked for
+    :param size: size of the job whose cost is requested
     """
     query = ""
     if size is not None:
         query = f"?reads={size.reads}"
         query += f"&variables={size.variables}" if size.variables else ""
     device = _device(service, query)
-    # The service assumes a job of one read if it is not sent a size.
+    # Without a size in the request, the service assumes a job of one read.
     is_sized = size is not None
     return QpuStatus(
         name=device.name,
@@ -101,7 +101,7 @@ def description(service: ServiceClient) -> Description:
     device = _device(service)
     kinds = tuple(kind for kind in KINDS if kind in device.payloads)
     specs = None
-    if {"sequence", "photonic"} & {*kinds}:  # they are in warden's dialect
+    if {"sequence", "photonic"} & {*kinds}:  # their specs are in warden's dialect
         send = partial(service.send, timeout_seconds=LARGE_SECONDS)
         specs = service.text(send("GET", "/qpu/specs").json(), "specs")
     return Description(
@@ -150,7 +150,7 @@ def _whole(value: JSON) -> int:
 
 def _pair(coupler: JSON) -> tuple[int, int]:
     match coupler:
-        # An annealer has tens of thousands: a call for each qubit would take most of the time.
+        # An annealer has tens of thousands of couplers: calls per qubit would be too slow.
         case [one, other] if type(one) is type(other) is int:
             if 0 <= one <= MAX_NUMBER and 0 <= other <= MAX_NUMBER:
                 return one, other

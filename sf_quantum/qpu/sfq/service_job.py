@@ -1,4 +1,4 @@
-"""A job as the service answers."""
+"""A job as the service reports it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sf_quantum.protocol.values import Amount, Count, Size, check_about
 from sf_quantum.qpu.sfq.service_client import read_answer
 from sf_quantum.text import one_line
 
-# Nobody waits for a job that is over within this time.
+# A job that ends within this time is not worth a line in the log.
 SOON_SECONDS = 1.0
-# A warning says that a job is expected to run for longer.
+# A job that is expected to run for longer is logged as a warning.
 LONG_SECONDS = 600.0
 logger = logging.getLogger(__name__)
 
@@ -31,14 +31,14 @@ def _result(content: JSON) -> Result | None:
 
 @dataclass(frozen=True)
 class ServiceJob:
-    """A job; what the service does not tell of it is ``None`` or empty.
+    """A job; values that the service does not report are ``None`` or empty.
 
-    :param attempt: its number, from 1
-    :param ended: when it left the device, in seconds since the epoch
+    :param attempt: number of the attempt, from 1
+    :param ended: time when the job left the device, in seconds since the epoch
     :param position: number of jobs ahead of it
     :param eta_seconds: seconds until it starts
     :param expected_run_seconds: seconds that it is expected to run
-    :param result: its result, if that is small
+    :param result: result, if it is small
     """
 
     id: str
@@ -83,9 +83,9 @@ class ServiceJob:
         return "" if self.note == "cancelled" else self.note
 
     def log_expected(self, who: str) -> None:
-        """Log when it is expected to start, and how long to run.
+        """Log when the job is expected to start, and how long to run.
 
-        A long run is a warning. Nobody waits for what is expected to end soon.
+        A long run is a warning. A job that is expected to end soon is not logged.
         """
         seconds, eta = self.expected_run_seconds, self.eta_seconds
         if seconds is None or (eta is not None and eta + seconds < SOON_SECONDS):
@@ -96,7 +96,7 @@ class ServiceJob:
         logger.log(level, message, *what, _rounded(seconds))
 
     def _start(self) -> str:
-        """Say when it starts, unless it is over."""
+        """Describe when the job starts."""
         if self.state == "Running":
             return "runs"
         if self.eta_seconds is None:

@@ -1,4 +1,4 @@
-"""Jobs of a service: submitted, followed, cancelled; their results, whole or in parts."""
+"""Submits, follows and cancels jobs of a service, and reads results, whole or in parts."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from sf_quantum.qpu.sfq.service_job import ServiceJob
 
 T = TypeVar("T")
 POLL_SECONDS = 30.0
-# A service that answers so soon that nothing has changed does not wait as it was asked to.
+# A service that answers without news within this time does not wait as requested.
 EARLY_SECONDS = 1.0
 # Time that a submission waits for the job's end: a small job then takes one request,
 # and no line is logged about how long it will take.
 SUBMISSION_SECONDS = 0.5
 CANCEL_SECONDS = 2.0
-# Statuses after which there is no job; behind those of a proxy, there may be one.
+# Statuses after which there is no job; after other statuses of a proxy, there may be one.
 NOT_ACCEPTED = (408, 425, 429, 503)
-# What the results of our service end with, after whole JSON values.
+# Text before the last value in the results of our service.
 INFO = ', "info": '
-# Where it may begin, from the end of a result: each is parsed.
+# Largest number of occurrences of INFO that are tried, from the end of a result.
 INFO_TRIES = 100
 _SUBMISSIONS = f"/v1/jobs?wait={SUBMISSION_SECONDS:g}"
 
@@ -109,9 +109,9 @@ class ServiceJobs:
         return by_key.get(tag)
 
     def get(self, job_id: str, key: str | None = None) -> ServiceJob:
-        """Ask about a job.
+        """Query a job.
 
-        :param key: its idempotency key, if known
+        :param key: idempotency key of the job, if known
         """
         answer = self.send("GET", job_id).json()
         return ServiceJob.read(self.service.name, answer, id_=job_id, key=key)
@@ -124,8 +124,8 @@ class ServiceJobs:
     def run(self, task: Task) -> Outcome:
         """See :meth:`Qpu.run_job`; a small job takes one request.
 
-        A submission without an answer is repeated: its tag, the job's idempotency key,
-        makes it the same job.
+        An unanswered submission is repeated: with the same tag, which is the job's
+        idempotency key, it is the same job.
         """
         body = self._body(task)
         try:
@@ -144,7 +144,7 @@ class ServiceJobs:
             raise
 
     def follow(self, job: ServiceJob) -> ServiceJob:
-        """Wait until a job is over.
+        """Wait until a job has finished.
 
         :param job: answer to its submission
         """
@@ -165,15 +165,15 @@ class ServiceJobs:
         return job
 
     def withdraw(self, body: Mapping[str, JSON] | bytes) -> None:
-        """Cancel a job by its submission, which may not have been answered."""
+        """Cancel a job by the body of its submission, which may not have been answered."""
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         with suppress(QpuError, InputError):
-            # The idempotency key makes it the same job.
+            # With the same idempotency key, it is the same job.
             submitted = send("POST", "/v1/jobs", body).json()
             send("DELETE", f"/v1/jobs/{self.service.text(submitted, 'id')}")
 
     def outcome(self, job: ServiceJob, most_bytes: int = RESULT_BYTES) -> Outcome:
-        """Say how a job ended, with its result if it completed."""
+        """Return how a job ended, with its result if it completed."""
         if job.state not in OVER:
             raise QpuError(f"{self.service.name}: job {job.id} is {job.state}")
         result, failure = None, None
@@ -210,7 +210,7 @@ class ServiceJobs:
     def counters(self, job_id: str) -> Iterator[dict[str, int]]:
         """Yield the counts of a job's circuits, in order, as they finish.
 
-        They are fetched when they are asked for, about a megabyte at once.
+        The counts are fetched on demand, about a megabyte at a time.
 
         :raises QpuError: if the job fails or is cancelled, after the circuits that have
             finished
@@ -218,7 +218,7 @@ class ServiceJobs:
         yield from self._parts(job_id, "counter", counter)
 
     def sample_sets(self, job_id: str) -> Iterator[dict[str, JSON]]:
-        """As :meth:`counters`, the serialized sample sets of a job's BQMs."""
+        """Yield the serialized sample sets of a job's BQMs, as :meth:`counters`."""
         yield from self._parts(job_id, "sample_set", mapping)
 
     def _parts(self, job_id: str, what: str, read: Callable[[JSON], T]) -> Iterator[T]:
@@ -233,7 +233,7 @@ class ServiceJobs:
                 items = [read(line[what]) for line in lines]
                 first += len(items)
                 over, state = bool(last["over"]), str(last["state"])
-                # A job that is over has no more to come than it has told.
+                # An answer without items is the last one if, and only if, the job has ended.
                 if last["next"] != first or (not items and over != (state in OVER)):
                     raise ValueError("the next number is not that of what follows")
             except (ArithmeticError, KeyError, TypeError, ValueError) as error:
@@ -255,7 +255,7 @@ class ServiceJobs:
         retry: bool = False,
         most_bytes: int = RESULT_BYTES,
     ) -> Response:
-        """Send a request about a job, or a part of it, which may be large.
+        """Send a request about a job, or about a part of the job, which may be large.
 
         :param part: path of the part
         :param most_bytes: largest part in bytes

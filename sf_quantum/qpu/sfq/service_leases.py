@@ -1,4 +1,4 @@
-"""Leases of a service, from the side of those who acquire them."""
+"""Leases of a service, from the client's side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RENEWALS = 3
 class ServiceLeases:
     """Acquires, renews and releases leases; the methods are those of :class:`Qpu`.
 
-    :param options: options of the leases that it acquires, as in a request
+    :param options: options of the acquired leases, as in a request
     """
 
     service: ServiceClient
@@ -74,7 +74,7 @@ class ServiceLeases:
         if response.status == 404:
             raise LeaseLost(f"{self.service.name} refuses: {refusal(response)}")
         left = response.json().get("idle_seconds_left")
-        # A time that makes no sense still says that the lease expires.
+        # Even an invalid time shows that the lease expires.
         return None if left is None else (number(left) or 0.0) / RENEWALS
 
     def release(self, token: str, *, keep_place: bool = False) -> None:
@@ -87,7 +87,7 @@ class ServiceLeases:
         return [
             replace(
                 job,
-                # A job whose time is unknown counts as this lease's.
+                # A job without a time of submission is taken for one of this lease.
                 found=(job.submitted or lease.opened) < lease.opened,
                 charged=charged in (None, token),
             )

@@ -54,7 +54,7 @@ KEYS = (
     *service_variables.CONFIG_KEYS.values(),
     *(key for key in LEASE_OPTIONS if key != "latestStart"),
 )
-# a lease acquired within a Slurm job ends with it, and has its partition's class
+# a lease acquired within a Slurm job ends with the job, and has its partition's class
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
     "SLURM_CLUSTER_NAME": "slurm_cluster",
@@ -68,8 +68,8 @@ class SfqQpu(Qpu):
 
     :param lease_options: options of the leases that it acquires
     :param lease: the acquisition token, on the job's side
-    :param job_key: key that stays the same when the job is run again, on the job's side
-    :param purpose: purpose of its QPU jobs, if it differs from the lease's
+    :param job_key: key that stays the same when the job is rerun, on the job's side
+    :param purpose: purpose of the QPU jobs, if it differs from the lease's
     """
 
     type = "sfq"
@@ -93,7 +93,7 @@ class SfqQpu(Qpu):
         super().__init__(name)
         self._credentials = credentials or Credentials()
         self._job_size: JobSize | None = None
-        #: Client for requests that only this kind of QPU has.
+        #: Client for requests that only this kind of QPU supports.
         self.service = ServiceClient(url, name, self._credentials, lease)
         self._leases = ServiceLeases(self.service, dict(lease_options or {}))
         self._jobs = ServiceJobs(self.service, purpose)
@@ -107,11 +107,11 @@ class SfqQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Key ``url``, in which the path of a socket may be relative to the current folder;
-        ``tokenFile`` or ``munge`` if the service authenticates its clients; ``class``,
-        ``project``, ``expectedSeconds`` and ``pattern`` of the leases; ``user`` of theirs,
+        The keys are ``url``, in which the path of a socket may be relative to the current
+        folder; ``tokenFile`` or ``munge`` if the service authenticates its clients;
+        ``class``, ``project``, hints and bounds of the leases; the ``user`` of the leases,
         which only root and admins may set; ``slurmJob``, ``slurmCluster``, ``partition``
-        and ``account`` of their Slurm job, by default that of the environment.
+        and ``account`` of their Slurm job, by default the one of the environment.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)
@@ -136,13 +136,13 @@ class SfqQpu(Qpu):
         return service_device.status(self.service, self._job_size)
 
     def sized(self, size: JobSize | None) -> Self:
-        """See :meth:`Qpu.sized`; the service says what the job costs."""
+        """See :meth:`Qpu.sized`; the service reports the cost of the job."""
         sized = copy(self)
         sized._job_size = size
         return sized
 
     def hinted(self, hints: LeaseHints) -> Self:
-        """See :meth:`Qpu.hinted`; hints replace the configuration's."""
+        """See :meth:`Qpu.hinted`; hints replace those of the configuration."""
         hinted = copy(self)
         options = {**self._leases.options, **hints.to_json()}
         hinted._leases = replace(self._leases, options=options)
@@ -199,13 +199,13 @@ class SfqQpu(Qpu):
     def solve(
         self, bqm: Mapping[str, JSON], parameters: JobParameters
     ) -> dict[str, JSON]:
-        """See :meth:`Qpu.solve`; interrupted, it cancels its job on the QPU.
+        """See :meth:`Qpu.solve`; an interrupt cancels the job on the QPU.
 
         The idempotency key is derived from the job's key (else from the lease), the problem
-        and the parameters, so that a second attempt finds the QPU job of the first, even if
-        the driver was killed in between. The same problem again without a seed is another
-        job with samples of its own. If another process has submitted it before, it is that
-        job, and the samples' ``info`` has ``found``.
+        and the parameters, so a second attempt finds the QPU job of the first, even if the
+        driver was killed in between. If one process solves the same problem again without a
+        seed, this is another job with its own samples. If another process has submitted the
+        job before, that job is used, and the samples' ``info`` contains ``found``.
         """
         samples = self._problems.solve(dict(bqm), parameters)
         if samples.get("type") != "SampleSet":
@@ -217,7 +217,7 @@ class SfqQpu(Qpu):
         bqms: Sequence[Mapping[str, JSON]],
         parameters: JobParameters,
     ) -> list[dict[str, JSON]]:
-        """See :meth:`Qpu.solve_multiple`; one job for all, found again as by :meth:`solve`."""
+        """See :meth:`Qpu.solve_multiple`; all BQMs are one job, keyed as in :meth:`solve`."""
         if not bqms:
             return []
         answer = self._problems.solve([{**bqm} for bqm in bqms], parameters)

@@ -1,7 +1,7 @@
-"""The variables by which a job's clients reach ``sfq serve``, and mark their QPU jobs there.
+"""The variables with which a job's clients reach ``sfq serve``, and mark their QPU jobs there.
 
-Each begins with the QPU's name, as ``NAME_SFQ_URL`` does. A site's file has those of the service
-without it.
+Each variable begins with the QPU's name, such as ``NAME_SFQ_URL``. A site's file contains the
+variables of the service without the name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from sf_quantum.qpu.sfq.credentials import Credentials
 URL, TOKEN_FILE, MUNGE = "SFQ_URL", "SFQ_TOKEN_FILE", "SFQ_MUNGE"
 # how long a client waits for a service that does not answer
 PATIENCE = "SFQ_PATIENCE_SECONDS"
-# a key that stays the same when the job is run again, and the purpose of its QPU jobs
+# a key that stays the same when the job is rerun, and the purpose of its QPU jobs
 JOB_KEY, PURPOSE = "SFQ_JOB_KEY", "SFQ_PURPOSE"
 #: the variables of the service, with their keys in a deployment's configuration
 CONFIG_KEYS = {URL: "url", TOKEN_FILE: "tokenFile", MUNGE: "munge"}
 
 
 def of_service(name: str, url: str, credentials: Credentials) -> dict[str, str]:
-    """Make the variables by which the clients of a job reach the service of a QPU."""
+    """Make the variables with which the clients of a job reach the service of a QPU."""
     retry = credentials.retry_seconds
     values = {
         URL: url,
@@ -35,7 +35,7 @@ def of_service(name: str, url: str, credentials: Credentials) -> dict[str, str]:
 
 
 def credentials(name: str, environment: Mapping[str, str]) -> Credentials:
-    """Read what :func:`of_service` has written, except the URL.
+    """Read the variables that :func:`of_service` makes, except the URL.
 
     :raises InputError: if the patience is not a number
     """
@@ -62,9 +62,9 @@ def marks(names: Iterable[str], key: str, purpose: str) -> dict[str, str]:
 
 
 def resolved(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Make the paths of a site's file absolute, since jobs get them wherever they run.
+    """Make the paths of a site's file absolute, since jobs run in other folders.
 
-    :param variables: those of one QPU, without its name
+    :param variables: variables of one QPU, without the prefix of its name
     :param folder: the folder of the file
     """
     paths = {}
@@ -76,7 +76,7 @@ def resolved(variables: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def config(variables: Mapping[str, str]) -> dict[str, JSON]:
-    """Make the configuration of a QPU from its variables, which are without its name."""
+    """Make the configuration of a QPU from its variables without the prefix of its name."""
     config: dict[str, JSON] = {
         key: variables[variable]
         for variable, key in CONFIG_KEYS.items()

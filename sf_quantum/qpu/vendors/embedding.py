@@ -1,7 +1,7 @@
 """Problems on the qubits of an annealer: embedded, encoded, and read from its answers.
 
 minorminer, which searches for an embedding, holds Python's global lock for up to minutes.
-It runs in a process of its own, so that the other threads of this one go on.
+So it runs in its own process, while the other threads of this process continue.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 SEARCH_SECONDS = 60
 # Time for starting the process on a busy machine.
 SPARE_SECONDS = 60
-# searches whose outcome is kept, with half a megabyte each for the graph
+# number of searches whose results are cached, each with half a megabyte for the graph
 KEPT = 32
 # Address space of a search; 1,500 variables with 4,500 interactions take 240 MB of
 # memory.
@@ -53,7 +53,7 @@ class Embedded:
     """A problem on the qubits of a solver.
 
     :param source: the problem
-    :param target: the same over qubits, whose numbers are its variables
+    :param target: the same problem over qubits; its variables are their numbers
     :param chains: the qubits of each variable; ``None`` if the problem is over qubits
     :param seed: seed of the search for the chains
     """
@@ -84,7 +84,7 @@ class Embedded:
 
         numbers = {variable: number for number, variable in enumerate(bqm.variables)}
         pairs = [(numbers[one], numbers[other]) for one, other in bqm.quadratic]
-        # a variable without interactions needs a qubit, too
+        # a variable without interactions also needs a qubit
         pairs += [(number, number) for number in numbers.values()]
         couplers = sorted(solver.undirected_edges)
         if seed is None:
@@ -102,7 +102,7 @@ class Embedded:
 
     @property
     def type(self) -> str:
-        """The type of the problem, in SAPI's words."""
+        """SAPI's name for the type of the problem."""
         return "ising" if self.target.vartype is SPIN else "qubo"
 
     def data(self) -> EncodedQP:
@@ -120,7 +120,7 @@ class Embedded:
     def samples(self, problem: ProblemStatusMaybeWithAnswer) -> SampleSet:
         """Decode and unembed an answer; the energies are those of the given problem.
 
-        :raises WrongEmbedding: if it is to a problem over other qubits
+        :raises WrongEmbedding: if the answer is to a problem over other qubits
         :raises ValueError: if the answer is malformed
         """
         if problem.answer is None:
@@ -147,7 +147,7 @@ class Embedded:
             weights = samples.record.num_occurrences
             broken = (samples.record.chain_break_fraction * weights).sum()
             summary |= {
-                # None where no variable needs a second qubit
+                # None if no variable needs a second qubit
                 "chain_strength": self.chains.chain_strength,
                 "chain_break_method": "majority_vote",
                 "chain_break_fraction": float(broken / weights.sum()),
@@ -158,10 +158,10 @@ class Embedded:
         return samples
 
     def _decoded(self, answer: ProblemAnswer) -> tuple[SampleSet, float]:
-        """Read samples of the qubits, and how far the answer's energies are from theirs."""
+        """Read samples of the qubits, and the largest error of the answer's energies."""
         from dwave.cloud.coders import decode_qp_numpy
 
-        # an array of this width is made of it
+        # the decoder makes an array of this width
         if not 0 < answer.num_variables <= self.solver.num_qubits:
             raise ValueError(f"num_variables: {answer.num_variables}")
         message = {"type": self.type, "answer": answer.model_dump()}
@@ -192,12 +192,12 @@ class Embedded:
         unembedded: SampleSet = unembed_sampleset(
             samples, self.chains, self.source, chain_break_fraction=True
         )
-        # majority votes may change states, and dimod adds up doubles
+        # majority votes may change states, and dimod's sums of doubles are rounded
         return recompute(unembedded, self.source)
 
 
 def access_seconds(timing: Mapping[str, float] | None) -> float | None:
-    """Read the QPU time that an answer tells."""
+    """Read the QPU time that an answer reports."""
     micros = number((timing or {}).get("qpu_access_time", 0.0))
     return None if micros is None else micros / MICROSECONDS
 
@@ -238,7 +238,7 @@ def main() -> None:
     """Search once: arguments on standard input, the embedding on standard output."""
     import minorminer
 
-    # With the limits, the process ends even if the one that started it has died.
+    # With the limits, the process ends even if its parent has died.
     resource.setrlimit(resource.RLIMIT_CPU, (2 * SEARCH_SECONDS, 2 * SEARCH_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     source, target, seed = json.load(sys.stdin)

@@ -1,8 +1,8 @@
 """IQM's QPUs, behind an IQM Server: circuits of ``prx`` and ``cz``.
 
-The driver's side is QRMI's. Jobs go over IQM's own API, as QRMI's client sends them: that
-client waits for half a minute in each request about a job, also before it cancels one,
-and does not tell the time that is billed, a position in the queue or a calibration.
+The driver's side uses QRMI. Jobs go over IQM's own API in the format of QRMI's client, but
+without the client: it waits for half a minute in each request about a job, even before it
+cancels a job, and does not report the billed time, the queue position or the calibration.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from sf_quantum.text import one_line, utc
 if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner
 
-# statuses after which there is no job, and another attempt may succeed: from anyone, and
-# from IQM only, since a proxy also answers so when it loses a connection that was used
+# statuses after which there is no job, and another attempt may succeed: those from any
+# sender, and those only from IQM, since a proxy also sends them if it loses a connection
 NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
 STATES: Mapping[str, State] = {
     "waiting": "Queued",
@@ -64,18 +64,18 @@ STATES: Mapping[str, State] = {
     "failed": "Failed",
     "cancelled": "Cancelled",
 }
-# the code with which a job that is over cannot be cancelled
+# the error code if a job that has finished is cancelled
 OVER_ALREADY = "illegal_job_status"
 # IQM's only reservation: a time that the account has booked, in which its jobs run. The
-# token of a lease in it begins so, since the job's side has to know.
+# token of a lease with this reservation begins with this word, for the job's side.
 TIMESLOT = "timeslot"
-# the code with which a job is refused whose account has booked none
+# the error code of a refused job whose account has booked no timeslot
 NO_TIMESLOT = "no_booked_timeslots"
-# How long ago a timeslot may have begun that still runs, in seconds. IQM does not say
-# whether it lists one that began before the time range.
+# Longest timeslot in seconds, so the requested time range begins this long ago. IQM does not
+# document whether it lists timeslots that began before the range.
 LONGEST_TIMESLOT = 86400.0
-# what a set of calibrations tells, by our names: begin and end of its name, and the factor
-# that makes a depolarising error of an average fidelity, if it is one
+# values of a set of calibrations, by our names: beginning and end of IQM's name, and the
+# factor that converts an average fidelity into a depolarising error, 0 for other values
 OBSERVED: Mapping[str, tuple[str, str, float]] = {
     "readout_false_one": ("metrics.ssro.measure.", ".error_0_to_1", 0.0),
     "readout_false_zero": ("metrics.ssro.measure.", ".error_1_to_0", 0.0),
@@ -85,13 +85,13 @@ OBSERVED: Mapping[str, tuple[str, str, float]] = {
     "t2_seconds": ("characterization.model.QB", ".t2_time", 0.0),
 }
 
-# Times and counts that cannot be one are read as if they were missing.
+# Invalid times and counts are read as if they were missing.
 Amount = Annotated[float | None, BeforeValidator(number)]
 Count = Annotated[int | None, BeforeValidator(count)]
 
 
 def _moment(time: datetime) -> datetime:
-    """Return a time in UTC, in which its year may not exist."""
+    """Return a time in UTC, where its year may be out of range."""
     try:
         return time.astimezone(UTC)
     except OverflowError as error:
@@ -185,7 +185,7 @@ class _Metrics(BaseModel):
 
 
 class IqmServer(Gates):
-    """An IQM QPU or IQM's cloud; tested against our service, which speaks its API."""
+    """An IQM QPU or IQM's cloud; tested against our service, which implements its API."""
 
     type = "iqm-server"
     solving = ("qiskit", "scipy")
@@ -193,11 +193,11 @@ class IqmServer(Gates):
     kinds: ClassVar[tuple[Kind, ...]] = ("circuit",)
     url_variable = IQM_ENDPOINT
     reservations = (TIMESLOT,)
-    # The request for a lease that names a reservation; ``None`` for others.
+    # The hints of leases with a reservation; ``None`` for other leases.
     _reserving: LeaseHints | None = None
 
     def hinted(self, hints: LeaseHints) -> Self:
-        """See :meth:`Qpu.hinted`; a lease in a timeslot is granted while one runs."""
+        """See :meth:`Qpu.hinted`; a lease with a timeslot is granted during a timeslot."""
         super().hinted(hints)
         if not hints.reservation:
             return self
@@ -206,7 +206,7 @@ class IqmServer(Gates):
         return hinted
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`; QRMI's client asks IQM nothing."""
+        """See :meth:`Qpu.acquire`; QRMI's client sends no request to IQM."""
         if self._reserving is None:
             return super().acquire(job)
         reserved = self.reserved_time(TIMESLOT)
@@ -223,7 +223,7 @@ class IqmServer(Gates):
         return f"{TIMESLOT}-{super().acquire(job)}"
 
     def reserved_time(self, reservation: str) -> ReservedTime | None:
-        """See :meth:`Qpu.reserved_time`; timeslots without a gap are one."""
+        """See :meth:`Qpu.reserved_time`; timeslots without a gap are merged."""
         now = time.time()
         since = datetime.fromtimestamp(now - LONGEST_TIMESLOT, UTC)
         path = f"/quantum-computers/{self._alias}/timeslots"
@@ -262,7 +262,7 @@ class IqmServer(Gates):
 
     @property
     def _alias(self) -> str:
-        """The QPU's name there: QRMI's names have an underscore for a colon."""
+        """The QPU's name at IQM; QRMI's names have an underscore instead of the colon."""
         before, _, after = self.name.rpartition("_")
         return quote(f"{before}:{after}" if before else after, safe=":")
 
@@ -272,7 +272,7 @@ class IqmServer(Gates):
         return JobRunner(self)
 
     def describe(self) -> Description:
-        """See :meth:`Qpu.describe`; from its architecture, and its present calibration."""
+        """See :meth:`Qpu.describe`; read from the architecture and the current calibration."""
         computer = self._api.get(_Computer, f"/quantum-computers/{self._alias}")
         path = f"/calibration-sets/{self._alias}/default"
         present = self._api.get(_Architecture, f"{path}/dynamic-quantum-architecture")
@@ -307,7 +307,7 @@ class IqmServer(Gates):
         )
 
     def _all_qubits(self) -> list[str]:
-        """Get the names of all qubits, also out of service; empty on some servers."""
+        """Get the names of all qubits, even those out of service; empty on some servers."""
         path = f"/quantum-computers/{self._alias}/artifacts"
         answer = self._api.send(
             "GET", f"{path}/static-quantum-architectures", expected=(404,)
@@ -323,7 +323,7 @@ class IqmServer(Gates):
             read(content)
 
     def submit(self, task: Task) -> str:
-        """See :meth:`Qpu.submit`; the vendor keeps the tag, but finds no job by it."""
+        """See :meth:`Qpu.submit`; the vendor keeps the tag, but cannot look up a job by it."""
         circuits = read(parse_json(task.payload))
         job: dict[str, JSON] = {
             "circuits": [
@@ -348,7 +348,7 @@ class IqmServer(Gates):
         return Progress(self._state(job), job.queue_position)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """See :meth:`Qpu.result`; the QPU time is that of which the vendor tells."""
+        """See :meth:`Qpu.result`; the QPU time is the run time that the vendor reports."""
         job = self._job(job_id)
         state = self._state(job)
         if state not in OVER:
@@ -413,7 +413,7 @@ class IqmServer(Gates):
 
 
 def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
-    """Write a circuit as IQM's clients do; a measurement's key has the bits and the bit."""
+    """Write a circuit as IQM's clients do; a measurement's key contains bit count and bit."""
     instructions: list[JSON] = []
     for one in circuit.operations:
         args: dict[str, JSON] = dict(zip(("angle", "phase"), one.values, strict=False))

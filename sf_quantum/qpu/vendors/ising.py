@@ -1,4 +1,4 @@
-"""Problems as annealers take them, and samples from the spins that they answer."""
+"""Problems in the form that annealers accept, and samples from the spins they return."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ising(task: Task) -> tuple[list[float], list[tuple[int, int, float]]]:
     """Write a problem as a field for each spin, and couplings of pairs of spins.
 
     :returns: the fields, and for each coupling both spins and its strength
-    :raises InputError: if it is no problem
+    :raises InputError: if the payload is not a problem
     """
     bqm = BinaryQuadraticModel.from_serializable(_checked(task)).spin
     place = {label: number for number, label in enumerate(bqm.variables)}

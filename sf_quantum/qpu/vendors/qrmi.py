@@ -1,9 +1,9 @@
 """Any QPU that the package ``qrmi`` reaches, as ``qrmi_config.json`` describes it.
 
-The driver leases it, and the job gets the variables that QRMI's SPANK plugin would set.
-None of these QPUs takes a QUBO. The sampler ``neutral-atom`` turns it into a pulse sequence
-for Pasqal's, ``qaoa`` into circuits for IBM's and IQM's; the others run the job's own
-program.
+The driver leases the QPU, and the job gets the variables that QRMI's SPANK plugin would set.
+None of these QPUs accepts a QUBO. The sampler ``neutral-atom`` converts a QUBO into a pulse
+sequence for Pasqal's QPUs, and ``qaoa`` into circuits for IBM's and IQM's. The other QPUs run
+only the job's own program.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
 # Slurm's value for a job without a time limit, as the SPANK plugin passes it on
 NO_TIMEOUT = 2**32 - 1
 MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
-# retries are decided in one place; a second lease that the client acquired by a retry of
-# its own would never be given back
+# only our code retries: a second lease, acquired by the client's own retry, would never be
+# released
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
 POLL_SECONDS = 0.5
-# class names of errors that a retry does not cure
+# class names of errors after which a retry is useless
 _REFUSALS = (
     "ConfigError",
     "EnvVarNotSetError",
@@ -89,18 +89,18 @@ _REFUSALS = (
     "UnsupportedResourceTypeError",
 )
 _GONE = ("ResourceNotFoundError", "TaskNotFoundError")
-# the beginning of messages of errors before a request is sent
+# the beginning of the message of an error that occurs before a request is sent
 _UNSENT = "munge encode failed"
-# the status of an HTTP answer in the messages of its clients
+# the status of an HTTP answer in the error messages of QRMI
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
 _BUSY = (408, 425, 429)
 # statuses after which there is no job, and another attempt may succeed; not 408 and 503,
-# with which a proxy answers too when it loses a connection that was used
+# which a proxy also sends when it loses a used connection
 _NOT_ACCEPTED = (425, 429)
-# ends of the variables that tell where jobs are: the service, and an account there
+# ends of the names of variables that identify where jobs are: the service, and its account
 _WHERE = ("_URL", "_ENDPOINT", "_CRN", "_PROJECT_ID")
 REQUEST_SECONDS = 30.0
-# requests of a QPU that are waited for no longer, but have not ended
+# largest number of requests to a QPU that have not ended after their time limit
 MOST_OVERDUE = 16
 STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 T = TypeVar("T")
@@ -109,18 +109,18 @@ T = TypeVar("T")
 class QrmiQpu(Qpu):
     """A QPU of any of QRMI's types; each type is a subclass of two lines.
 
-    :param resource: the site's description of it, and the job's time limit; on the job's
-        side, the acquisition token as well
+    :param resource: the site's description of the QPU, and the job's time limit; on the
+        job's side, also the acquisition token
     """
 
     type: ClassVar[str]
     reads_qrmi_config = True
     technology: ClassVar[str] = "superconducting"
     takes: ClassVar[str] = "circuits"
-    #: packages that a QUBO needs to run there, and the extra that installs them
+    #: packages that are needed to run a QUBO on the QPU, and the extra that installs them
     solving: ClassVar[tuple[str, ...]] = ()
     extra: ClassVar[str] = "qrmi"
-    #: variable with the URL of a service that QRMI's client asks over HTTP
+    #: variable with the URL of a service to which QRMI's client sends HTTP requests
     url_variable: ClassVar[str | None] = None
 
     def __init__(self, resource: Resource) -> None:
@@ -148,9 +148,9 @@ class QrmiQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Keys ``qrmiConfig``, the file; ``resource``, the name of its entry, if it is not
-        the QPU's; ``timeoutSeconds``. The QPU takes the entry's name, by which its
-        vendor's service knows it.
+        The keys are ``qrmiConfig``, the file; ``resource``, the name of its entry, if it is
+        not the QPU's; and ``timeoutSeconds``. The QPU gets the entry's name, since the
+        vendor's service uses that name.
         """
         check_keys(config, KEYS)
         path = config_text(config, "qrmiConfig")
@@ -173,7 +173,7 @@ class QrmiQpu(Qpu):
         return json.dumps([self.name, where])
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; ``qubits`` is 0, since it takes no BQM."""
+        """See :meth:`Qpu.status`; ``qubits`` is 0, since the QPU accepts no BQMs."""
         with errors(self._who):
             status = self._ask(lambda client: client.status())
         state = _state(status.status).lower()
@@ -230,11 +230,11 @@ class QrmiQpu(Qpu):
         *,
         late: Callable[[T], None] | None = None,
     ) -> T:
-        """Call the vendor, for a limited time.
+        """Call the vendor, with a time limit.
 
-        QRMI's clients have no time limit: a call that takes longer goes on in a thread.
+        QRMI's clients have no time limit: a call that takes longer continues in a thread.
 
-        :param late: takes an answer that comes later
+        :param late: function that gets an answer that comes after the time limit
         """
         client = self._client(token)
         if not self._requests.acquire(blocking=False):
@@ -263,16 +263,16 @@ class QrmiQpu(Qpu):
         kinds = {name.lower(): name for name in dir(qrmi.ResourceType)}
         kind = getattr(qrmi.ResourceType, kinds[self.type.replace("-", "")])
         with errors(self._who):
-            # The environment of the process would not do, since all instances share it.
+            # The settings are not put into os.environ, which all instances share.
             return qrmi.QuantumResource.from_config(self.name, kind, settings)
 
     def close(self) -> None:
         self._end_relay()
 
     def _relayed(self, url: str) -> str:
-        """Return a URL by which the client's answers are bounded; see :mod:`.relay`.
+        """Return the URL of a relay that bounds the client's answers; see :mod:`.relay`.
 
-        QRMI's client follows redirects, with its MUNGE credential, and takes answers of
+        QRMI's client follows redirects, with its MUNGE credential, and accepts answers of
         any size.
         """
         from sf_quantum.net import relay
@@ -321,7 +321,7 @@ class _Pasqal(QrmiQpu):
         return counts, {**timing}
 
     def _read(self, result: str) -> tuple[dict[str, int], dict[str, JSON]]:
-        """Read counts of bit strings, and ``info`` if there is any, as from our service."""
+        """Read counts of bit strings, and ``info`` if there is one, as from our service."""
         try:
             content = mapping(parse_json(result))
             counts = counter(content.get("counter"))
@@ -352,8 +352,8 @@ class _Pasqal(QrmiQpu):
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the vendor keeps no tag.
 
-        QRMI does not tell a connection that is refused from one that is cut during a
-        request. So whether the QPU is online is asked first.
+        QRMI does not distinguish a refused connection from one that is cut during a request.
+        So the status of the QPU is queried first.
         """
         sequence = parse_json(task.payload)
         if not isinstance(sequence, str):
@@ -383,9 +383,9 @@ class _Pasqal(QrmiQpu):
         return Progress(state)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """See :meth:`Qpu.result`; QRMI does not tell the QPU time.
+        """See :meth:`Qpu.result`; QRMI does not report the QPU time.
 
-        If it is in the ``info`` of the result, the QPU is behind our service.
+        If the QPU is behind our service, the ``info`` of the result contains the QPU time.
         """
         state = self.poll(job_id).state
         if state == "Cancelled":
@@ -398,7 +398,7 @@ class _Pasqal(QrmiQpu):
                 why = " ".join(logs.split())[-300:]
                 return Outcome(failure=why or "no reason given")
             text = self._ask(lambda client: client.task_result(job_id).value)
-        # QRMI reads it whole; what is made of it would take several times the memory.
+        # QRMI has read the whole text; parsing it would take several times the memory.
         if len(text) > (most := task.result_bytes):
             raise QpuError(f"{self._who}: the result has more than {most:,} bytes")
         counts, details = self._read(text)
@@ -427,7 +427,7 @@ class _Pasqal(QrmiQpu):
             except RuntimeError as error:
                 name, status = _kind(error)
                 text = f"{self._who}: {described(error)}"
-                if cancelling and status == 409:  # it is over
+                if cancelling and status == 409:  # the task has ended
                     return
                 if not submitting and (name in _GONE or status == 404):
                     raise UnknownJob(text) from error
@@ -455,7 +455,7 @@ class PasqalCloud(_Pasqal):
 
 
 class Gates(QrmiQpu):
-    """Circuits by Qiskit: a QUBO runs by QAOA."""
+    """Circuits made with Qiskit; a QUBO runs with QAOA."""
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
@@ -508,7 +508,7 @@ class Oqtopus(QrmiQpu):
 
     @classmethod
     def problem(cls) -> str | None:
-        # looked up as by the package
+        # looked up as in the package
         library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
         lacking = None
         try:
@@ -526,7 +526,7 @@ class AliceBobFelis(QrmiQpu):
 
 @dataclass(frozen=True)
 class PrimitiveRunner:
-    """A QPU behind one of QRMI's own samplers, such as IBM's; errors call it ``who``."""
+    """A QPU behind one of QRMI's own samplers, such as IBM's; ``who`` names it in errors."""
 
     name: str
     sampler: BaseSamplerV2
@@ -537,7 +537,7 @@ class PrimitiveRunner:
     info: Mapping[str, JSON] = field(default_factory=dict)
 
     def seeded(self, seed: int) -> PrimitiveRunner:
-        """Return it as it is: the QPU is a real one."""
+        """Return this runner unchanged: a real QPU uses no seed."""
         return self
 
     def mitigated(self, passes: str) -> PrimitiveRunner:
@@ -549,7 +549,7 @@ class PrimitiveRunner:
     def reads(
         self, circuit: QuantumCircuit, values: Doubles, shots: int
     ) -> tuple[Bits, None]:
-        """Run a circuit; interrupted, its job is stopped on the QPU."""
+        """Run a circuit; an interrupt stops its job on the QPU."""
         if self.passes is None:
             (read,) = self._run([(circuit, values)], shots)
             return read.to_bool_array(order="little").astype("int8"), None
@@ -559,7 +559,7 @@ class PrimitiveRunner:
 
         text = qasm3.dumps(circuit.assign_parameters(values))
         made, combine = self.passes.expanded(text)
-        # A circuit that no pass changes needs no reading.
+        # A circuit that no pass has changed need not be parsed.
         pubs = [
             (circuit, values) if one == text else (qasm3.loads(one),) for one in made
         ]
@@ -582,8 +582,8 @@ class PrimitiveRunner:
 def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
     """Convert the errors of QRMI, all of which are ``RuntimeError``, into ours.
 
-    :param leasing: a conflict means that no lease is free
-    :param gone: ignore that something no longer exists
+    :param leasing: whether a conflict means that no lease is free
+    :param gone: whether to ignore that the resource or task no longer exists
     """
     try:
         yield
@@ -604,10 +604,10 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
 def run(
     client: QuantumResource, payload: Payload, who: str
 ) -> tuple[str, dict[str, float]]:
-    """Run a task; interrupted, it is stopped on the QPU.
+    """Run a task; an interrupt stops it on the QPU.
 
-    :returns: its result, and the timing by the local clock; the time on the QPU ends when
-        the task is seen to be completed
+    :returns: the result, and the timing by the local clock; the time on the QPU ends when a
+        poll shows that the task has ended
     :raises QpuError: if the task fails or the QPU does not answer
     """
     submitted = started = time.monotonic()
@@ -643,9 +643,9 @@ def _kind(error: RuntimeError) -> tuple[str, int]:
 
 
 def _state(status: TaskStatus | ResourceStatus) -> str:
-    # the text of either ends with the state's name
+    # the text of both types ends with the state's name
     return str(status).rpartition(".")[2]
 
 
 def _nothing() -> None:
-    """End no relay, as long as there is none."""
+    """Do nothing: no relay was started."""

@@ -32,12 +32,12 @@ T = TypeVar("T")
 class RestApi:
     """A vendor's REST API, whose errors are those of :class:`~sf_quantum.qpu.Qpu`.
 
-    :param qpu: names the QPU in messages
+    :param qpu: name of the QPU in messages
     :param nothing_done: statuses after which a submission has certainly made no job, and
-        another attempt may succeed; one that a proxy may answer with is not among them
-    :param its_own: likewise, where the refusal has a ``code``; without, a proxy has answered,
-        and the job may have been made behind it
-    :param reason: the field of a refusal that says why
+        another attempt may succeed; no status that a proxy may send is among them
+    :param its_own: statuses with this meaning if the refusal contains ``code``; without
+        ``code``, a proxy has answered, and the job may have been made behind it
+    :param reason: the field of a refusal that contains the reason
     :param code: the field that only the vendor's own refusals have
     """
 
@@ -68,12 +68,12 @@ class RestApi:
     def checked(self, expected: type[T], response: Response) -> T:
         """Parse an answer of a type that pydantic can check.
 
-        ``NaN`` and infinities are read as ``null``: they are no JSON, and no time or price.
+        ``NaN`` and infinities are read as ``null``: they are not JSON, nor times or prices.
 
-        :raises QpuError: if it is not
+        :raises QpuError: if the answer is of another type
         """
         body = response.body
-        with suppress(ValueError):  # the next check reports what is not JSON
+        with suppress(ValueError):  # the next check reports a body that is not JSON
             body = to_json(from_json(body), inf_nan_mode="null")
         try:
             return TypeAdapter(expected).validate_json(body)
@@ -92,18 +92,18 @@ class RestApi:
         expected: Collection[int] = (),
         result_of: Task | None = None,
     ) -> Response:
-        """Send one request, once.
+        """Send a request, without repeating it.
 
         An answer may have 8 MiB and take ten seconds; the result of a job may be as large as
         its shots allow, and take longer.
 
         :param expected: the statuses of refusals that the caller handles
-        :param result_of: the task whose result is asked for
-        :raises NotAccepted: if it has certainly had no effect, and may succeed later
-        :raises LeaseLost: if what it was to use has ended (410)
-        :raises UnknownJob: if what the path names is not there (404)
+        :param result_of: the task whose result is requested
+        :raises NotAccepted: if the request had certainly no effect, and may succeed later
+        :raises LeaseLost: if the lease of the request has ended (410)
+        :raises UnknownJob: if the path does not exist (404)
         :raises AuthenticationError: if the user is refused (401, 403)
-        :raises InputError: if the request is
+        :raises InputError: if the request is refused
         :raises QpuError: if there is no answer, or the service is in trouble
         """
         try:

@@ -1,8 +1,8 @@
 """D-Wave's annealers, and other services with SAPI, through D-Wave's client.
 
-``connection`` says how to reach a solver, ``client`` makes bounded requests and turns errors
-into ours, ``solver`` reads a solver's properties, ``embedded`` samples problems by their
-embedding.
+``connection`` contains the endpoint, token and name of a solver, ``client`` makes bounded
+requests and converts errors into ours, ``solver`` reads a solver's properties, ``embedded``
+embeds problems and samples them.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ EMBEDDINGS = 32
 class DWaveQpu(Qpu):
     """An annealer.
 
-    D-Wave's service has no leases. A lease is a label of the job's problems; giving it back
-    cancels those that have not ended.
+    D-Wave's service has no leases. A lease is a label of the job's problems; releasing it
+    cancels the problems that have not ended.
 
     :param lease: the label, on the job's side
     """
@@ -110,9 +110,9 @@ class DWaveQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        Keys ``url``, which ends in ``/sapi/v2``, and ``tokenFile``, or ``qrmiConfig``, a
-        site's file whose entry has ``DWAVE_API_*``; ``resource``, the solver's name, or
-        the entry's if it is not the QPU's.
+        The keys are ``url``, which ends in ``/sapi/v2``, and ``tokenFile``, or instead
+        ``qrmiConfig``, a site's file whose entry contains ``DWAVE_API_*``. ``resource`` is
+        the solver's name, or with a site's file the entry's, if it is not the QPU's.
         """
         check_keys(config, KEYS)
         given = {key: config_text(config, key) for key in KEYS}
@@ -157,8 +157,9 @@ class DWaveQpu(Qpu):
     def jobs(self, token: str) -> list[LeaseJob] | None:
         """See :meth:`Qpu.jobs`.
 
-        A user's program may choose its own labels, so all problems submitted since the lease
-        was acquired count, except those with the label of another lease.
+        A user's program may choose its own labels. So the list contains all problems that
+        were submitted since the lease was acquired, except problems with the label of
+        another lease.
         """
         with self.client.problems(patient=True) as problems:
             return [
@@ -193,15 +194,15 @@ class DWaveQpu(Qpu):
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the tag is the problem's label.
 
-        A number of sweeps is an annealing time: as many times the solver's default as
-        times the default of the samplers. Parameters of the solver come with the problem;
-        see :mod:`.solver_parameters`.
+        A number of sweeps is converted to an annealing time: the samplers' default number
+        is the solver's default time. Parameters of the solver come with the problem; see
+        :mod:`.solver_parameters`.
         """
         try:
             solver = self.client.graph()
         except AuthenticationError:
             raise
-        except QuantumError as error:  # no problem is sent yet, and it is not at fault
+        except QuantumError as error:  # no problem was sent yet, so it is not at fault
             raise NotAccepted(str(error)) from error
         bqm = _content(task)
         given: dict[str, JSON] = solver_parameters.given(bqm)
@@ -242,9 +243,9 @@ class DWaveQpu(Qpu):
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`.
 
-        The embedding of a problem that an earlier process has submitted is searched again,
-        with the same seed. If it is another one, since the working graph has changed or
-        the search takes too long, the job has failed.
+        If an earlier process submitted the problem, its embedding is searched for again, with
+        the same seed. If the search finds another embedding, because the working graph has
+        changed or the search takes too long, the job has failed.
         """
         with self.client.asking(task.result_bytes) as problems:
             problem = problems.get_problem(job_id)
@@ -280,7 +281,7 @@ class DWaveQpu(Qpu):
         with self.client.asking() as problems:
             from dwave.cloud.api.exceptions import ResourceConflictError
 
-            with suppress(ResourceConflictError):  # it is over
+            with suppress(ResourceConflictError):  # the problem has ended
                 problems.cancel_problem(job_id)
 
 

@@ -1,4 +1,4 @@
-"""Requests through D-Wave's client: their bounds, and its errors as ours."""
+"""Bounded requests through D-Wave's client, whose errors are converted into ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRANSIENT = (408, 409, 425, 429)
 # Statuses after which there is no problem, and another attempt may succeed; 404 if the
 # working graph has changed.
 NOT_ACCEPTED = (404, 408, 425, 429, 503)
-# Statuses that also proxies send: there may be a problem behind the proxy.
+# Statuses that proxies also send: there may be a problem behind the proxy.
 ALSO_OF_PROXIES = (408, 503)
 OFFLINE = "solver is offline"
 # Filter for the properties of a solver that change often.
@@ -44,12 +44,12 @@ REQUEST_SECONDS = 30.0
 PATIENT_SECONDS = 60.0
 # Largest list of all solvers, each with its graph.
 SOLVERS_BYTES = 4 * ANSWER_BYTES
-# SAPI keeps a request for the end of a problem for this long.
+# SAPI answers a request that waits for the end of a problem after this time at the latest.
 POLL_SECONDS = 30
 
 
 def missing_package() -> str | None:
-    """Explain in a few words why D-Wave's client cannot be used here, if so."""
+    """Explain briefly why D-Wave's client cannot be used here; ``None`` if it can."""
     with suppress(ModuleNotFoundError):
         if importlib.util.find_spec("dwave.system"):
             return None
@@ -57,9 +57,9 @@ def missing_package() -> str | None:
 
 
 class DWaveClient:
-    """Sends requests one at a time; D-Wave's samplers would wait in threads of their own.
+    """Sends requests one at a time; D-Wave's samplers would wait in their own threads.
 
-    :param qpu: names the QPU in messages
+    :param qpu: name of the QPU in messages
     """
 
     def __init__(self, qpu: str, connection: Connection) -> None:
@@ -96,7 +96,7 @@ class DWaveClient:
         except refused as error:
             raise InputError(f"{self._who} refuses: {described(error)}") from error
         except (requests.RequestException, *trouble) as error:
-            # some refusals are known by their HTTP status only
+            # some refusals are recognized only by their HTTP status
             code = getattr(error, "error_code", None)
             status = code if isinstance(code, int) else 0
             refusal = 400 <= status < 500 and status not in TRANSIENT
@@ -121,9 +121,9 @@ class DWaveClient:
     def problems(
         self, *, patient: bool = False, most_bytes: int = ANSWER_BYTES
     ) -> Iterator[Problems]:
-        """Send requests.
+        """Yield a client for requests about problems.
 
-        :param patient: wait longer, and repeat requests that change nothing
+        :param patient: whether to wait longer, and to repeat requests that change nothing
         :param most_bytes: largest answer in bytes
         """
         with self.errors():
@@ -138,7 +138,7 @@ class DWaveClient:
 
     @contextmanager
     def asking(self, most_bytes: int = ANSWER_BYTES) -> Iterator[Problems]:
-        """Send one request about a problem."""
+        """Yield a client for one request about a problem."""
         with self.problems(most_bytes=most_bytes) as problems:
             from dwave.cloud.api.exceptions import ResourceNotFoundError
 
@@ -149,17 +149,17 @@ class DWaveClient:
                 raise UnknownJob(text) from error
 
     def graph(self, *, renew: bool = False) -> StructuredSolver:
-        """Get the solver, as it was last known."""
+        """Get the solver as last fetched; with ``renew``, fetch it again."""
         if self._graph is None or renew:
             self._graph = self._solver()
         return self._graph
 
     def forget_graph(self) -> None:
-        """Get the solver anew when it is needed next."""
+        """Fetch the solver again when it is needed next."""
         self._graph = None
 
     def _solver(self) -> StructuredSolver:
-        """Get the solver; one that is offline if no other matches."""
+        """Fetch the solver; an offline solver if no other matches."""
         with self.errors():
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
@@ -178,7 +178,7 @@ class DWaveClient:
                     return client.get_solver(**{**wanted, "online": False})
 
     def state(self, solver: str) -> tuple[bool, str | None]:
-        """Ask whether a solver is online, and for the id of its graph, if it has one."""
+        """Query whether a solver is online, and the id of its graph, if it has one."""
         with self.errors(), self.well_formed():
             from dwave.cloud.api import Solvers
 
@@ -237,7 +237,7 @@ class DWaveClient:
 
     @contextmanager
     def _accepting(self) -> Iterator[None]:
-        """Tell submissions that have certainly made no problem."""
+        """Convert the errors of submissions that have certainly created no problem."""
         try:
             yield
         except (QpuError, InputError) as error:
@@ -246,7 +246,7 @@ class DWaveClient:
             cause = error.__cause__
             if not isinstance(cause, RequestException) or not _refused(cause):
                 raise
-            self._graph = None  # it may have changed
+            self._graph = None  # the working graph may have changed
             headers = {} if cause.response is None else cause.response.headers
             wait = retry_seconds(headers.get("Retry-After"), headers.get("Date"))
             raise NotAccepted(str(error), wait) from error
@@ -262,7 +262,7 @@ class DWaveClient:
 
 
 def _refused(error: RequestException) -> bool:
-    """Whether the request has certainly not been accepted, but might be."""
+    """Return whether a request was certainly not accepted, and may succeed if repeated."""
     from dwave.cloud.utils.exception import is_caused_by
     from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
@@ -277,7 +277,7 @@ def _refused(error: RequestException) -> bool:
 
 
 def _is_of_sapi(answer: Answer | None) -> bool:
-    """Whether an error is SAPI's own, also one of a single problem."""
+    """Return whether an error is SAPI's own, including the error of a single problem."""
     if answer is None:
         return True
     try:

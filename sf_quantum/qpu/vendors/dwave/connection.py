@@ -52,7 +52,7 @@ class Connection:
 
     @property
     def features(self) -> JSON:
-        """What the solver is selected by, as D-Wave's client accepts it."""
+        """The criteria that select the solver, in the format of D-Wave's client."""
         solver = self.solver or ""
         if not solver.lstrip().startswith("{"):  # a name, not features
             return {"name": solver} if solver else None
@@ -63,13 +63,13 @@ class Connection:
 
     @property
     def is_named(self) -> bool:
-        """Whether only the solver of one name is meant."""
+        """Whether the solver is selected by its name."""
         features = self.features
         return isinstance(features, dict) and "name" in features
 
     @property
     def options(self) -> dict[str, JSON]:
-        """The options of D-Wave's client, which then reads none of its files."""
+        """The options of D-Wave's client; with them, the client reads none of its files."""
         options: dict[str, JSON] = {"endpoint": self.endpoint, "token": self.token}
         options |= {"config_file": False, "client": "qpu"}
         features = self.features

@@ -27,7 +27,7 @@ class DWaveEmbedded(Sampler):
 
     A variable is a chain of qubits, unless the variables are qubits already. The chain
     strength is that of Ocean's ``uniform_torque_compensation``; broken chains are resolved
-    by majority vote. ``info`` has the strength and the fraction of broken chains.
+    by majority vote. ``info`` contains the strength and the fraction of broken chains.
 
     :param lease: the label of the problems
     """
@@ -52,7 +52,7 @@ class DWaveEmbedded(Sampler):
         annealing_time: JSON = None,
         chain_strength: JSON = None,
     ) -> None:
-        """Refuse parameters that no solver takes; the seed is checked elsewhere."""
+        """Reject parameters that no solver accepts; the seed is checked elsewhere."""
         if num_reads is not None:
             check("num_reads", num_reads, 1)
         if annealing_time is not None:
@@ -69,15 +69,15 @@ class DWaveEmbedded(Sampler):
         annealing_time: float | None = None,
         chain_strength: float | None = None,
     ) -> SampleSet:
-        """Embed the problem, submit it and wait; interrupted, cancel it.
+        """Embed the problem, submit it and wait; an interrupt cancels it.
 
-        :param num_reads: the QPU's default is 1
+        :param num_reads: number of reads; the QPU's default is 1
         :param seed: seed of the search for an embedding, not of the QPU's samples;
             drawn and reported in ``info`` if not given
         :param annealing_time: time of a read in microseconds; by default the solver's
         :param chain_strength: strength of the couplings in a chain, in the unit of the
             biases; computed if not given
-        :raises InputError: if the QPU refuses it, or no embedding is found
+        :raises InputError: if the QPU refuses the problem, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """
         self.check_parameters(
@@ -109,7 +109,7 @@ class DWaveEmbedded(Sampler):
 
 
 def ending(problem: ProblemStatus) -> str:
-    """Say how a problem without an answer ended."""
+    """Describe how a problem without an answer ended."""
     reason = message(problem)
     if problem.status.value == "CANCELLED":
         return f"problem {problem.id} was cancelled{f': {reason}' if reason else ''}"
@@ -117,6 +117,6 @@ def ending(problem: ProblemStatus) -> str:
 
 
 def message(problem: ProblemStatus) -> str:
-    """Return what the service says of how a problem ended, if anything."""
+    """Return the service's message about the end of a problem, if there is one."""
     # The client's models do not declare this field.
     return one_line(str(getattr(problem, "error_message", None) or ""))[:300]

@@ -1,4 +1,4 @@
-"""A solver of D-Wave's as its properties describe it."""
+"""Describes a solver of D-Wave from its properties."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sf_quantum.qpu.vendors.embedding import MICROSECONDS
 if TYPE_CHECKING:
     from dwave.cloud.solver import StructuredSolver
 
-# Properties that the topology has.
+# Properties that become the topology.
 OF_THE_GRAPH = ("topology", "num_qubits", "qubits", "couplers")
-# Several times those of the largest QPU.
+# Largest size of a graph that is generated: several times that of the largest QPU.
 LARGEST_SHAPE = 64
 KINDS: tuple[Kind, ...] = ("problem",)
 
@@ -76,7 +76,7 @@ def timing(solver: StructuredSolver) -> Timing | None:
 
 @lru_cache(4)
 def _fabric(kind: str, shape: tuple[int, ...]) -> frozenset[int]:
-    """List the qubits of a graph without defects, if it is known."""
+    """Return the qubits of a graph without defects; empty if the graph is unknown."""
     try:
         import dwave.graphs as graphs
     except ImportError:  # dwave-system is older than 1.36
