@@ -1,6 +1,6 @@
-"""The QPU jobs that a command had under its leases: what ``sfq lease --account`` writes.
+"""The account of ``sfq lease --account``: the QPU jobs of a command under its leases.
 
-One line of JSON for each time that the command ran::
+It contains one line of JSON for each run of the command::
 
     {"status": 0, "waited": 0.1,
      "leases": [{"qpu": "a", "jobs": [...], "trouble": null,
@@ -30,7 +30,7 @@ class LeaseUsage:
     :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not report them
     :param trouble: why the jobs are unknown, if the QPU failed to report them
     :param technology: technology of the QPU, if known
-    :param calibration: just after the samples were taken, if known
+    :param calibration: id of the calibration just after the samples were taken, if known
     """
 
     qpu: str
@@ -44,11 +44,12 @@ class LeaseUsage:
 class CommandRun:
     """One run of the command.
 
-    :param status: its exit status
-    :param waited: how many seconds it waited for its leases
-    :param refusal: why it got no lease or could not keep it, if that is the user's
-        fault
-    :param waited_out: whether it did not start, since no lease was free within its wait
+    :param status: exit status of the command
+    :param waited: seconds that the command waited for its leases
+    :param refusal: why the command got no lease or could not keep it, if that is the
+        user's fault
+    :param waited_out: whether the command did not start, since no lease was free within
+        its wait
     """
 
     status: int
@@ -59,7 +60,7 @@ class CommandRun:
 
     @property
     def used(self) -> bool | None:
-        """Whether it used a QPU, or may have used one that does not report its jobs.
+        """Whether the command used a QPU, or may have used one that reports no jobs.
 
         :returns: ``None`` if a QPU failed to report them
         """
@@ -72,11 +73,11 @@ class CommandRun:
 def usage(
     leases: Iterable[tuple[Qpu, str]], names: Iterable[str] | None = None
 ) -> list[LeaseUsage]:
-    """Ask QPUs what leases were used for.
+    """Query QPUs for the jobs of leases.
 
-    :param leases: each QPU with its token; the lease may have been given back
-    :param names: names of the QPUs; a QPU without a lease counts as not reporting its
-        jobs
+    :param leases: each QPU with its token; the lease may have been released
+    :param names: names of the QPUs; a QPU without a lease is treated as one that does not
+        report its jobs
     """
     by_name = {qpu.name: _usage(qpu, token) for qpu, token in leases}
     return [by_name.get(name) or LeaseUsage(name, None) for name in names or by_name]
@@ -141,7 +142,7 @@ def _usage(qpu: Qpu, token: str) -> LeaseUsage:
     except QuantumError as error:
         return LeaseUsage(qpu.name, None, trouble=str(error))
     if jobs:
-        with suppress(QuantumError):  # the jobs are reported without it
+        with suppress(QuantumError):  # the jobs are reported without the status
             status = qpu.status()
             return LeaseUsage(
                 qpu.name, jobs, None, status.technology, status.calibration

@@ -26,18 +26,18 @@ from sf_quantum.text import utc
 
 logger = logging.getLogger(__name__)
 
-# one request to the QPU's queue for leases; a cancelled wait lasts no longer
+# length of one request to the QPU's queue for leases; cancelling a wait takes no longer
 STAY_SECONDS = 2.0
-# a service that is restarted is back within seconds, one that is moved within minutes
+# a restarted service is back within seconds, a moved service within minutes
 TROUBLE_SECONDS = 120.0
 # Shortest pause between two renewals, regardless of what the QPU says.
 RENEWAL_SECONDS = 1.0
-# Pause between two looks at a QPU that may have to be left.
+# Pause between two checks whether a job must leave its QPU.
 POLL_SECONDS = 0.5
 
 
 class LeaseProblem(Enum):
-    """Why a job has to leave its QPU."""
+    """The kind of reason for a job to leave its QPU."""
 
     REFUSED = "refused"
     OFFLINE = "offline"
@@ -50,17 +50,17 @@ class WaitCancelled(QpuError):
 
 @dataclass(frozen=True)
 class AcquireOptions:
-    """What a lease is acquired for, and how long to wait for it.
+    """The purpose of a lease, its hints, and limits of the wait for it.
 
-    :param job: the job, in error messages
-    :param wait_seconds: the longest wait, also for a QPU that does not answer; ``None``
-        for as long as it takes
+    :param job: name of the job
+    :param wait_seconds: the longest wait, including for a QPU that does not answer;
+        ``None``: no limit
     :param trouble_seconds: the longest wait for a QPU that does not answer, if
         ``wait_seconds`` is ``None``
     :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
-    :param purpose: what the lease is for, shown to the QPU's operator; the job by default
-    :param key: text by which the QPU's queue recognizes a repeated request, also from
-        another process; by default a new one
+    :param purpose: purpose of the lease, shown to the QPU's operator; the job by default
+    :param key: text with which the QPU's queue recognizes a repeated request, even from
+        another process; by default a new text
     """
 
     job: str | None = None
@@ -85,8 +85,8 @@ def acquire(
     """Acquire a lease as soon as one is free.
 
     :param stop: set by another thread to cancel the wait
-    :param on_wait: called with the reason if no lease is free at once, and with another
-        one whenever it changes; and with the seconds for which it will still be tried, or
+    :param on_wait: function that is called if no lease is free immediately, and whenever
+        the reason changes, with the reason and the seconds until the wait is given up, or
         infinity
     :returns: the acquisition token
     :raises NoLease: if none was free in time
@@ -94,7 +94,7 @@ def acquire(
     :raises WaitCancelled: if ``stop`` was set first
     :raises QpuError: if the QPU does not answer for too long
     :raises AuthenticationError: if the QPU refuses the user
-    :raises InputError: if it refuses the request for another reason
+    :raises InputError: if the QPU refuses the request for another reason
     """
     qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
     key = request.key or uuid.uuid4().hex
@@ -106,7 +106,7 @@ def acquire(
         raise LeaseTooLate(f"{qpu.name}: not granted by {utc(latest)}")
     while True:
         began = time.monotonic()
-        # the first attempt does not wait, so that on_wait is called at once
+        # the first attempt does not wait, so that on_wait is called immediately
         stay_seconds = (
             min(STAY_SECONDS, wait.deadline.left) if reported is not None else 0.0
         )
@@ -123,10 +123,10 @@ def acquire(
 
 
 class Patience:
-    """How long a job waits for a QPU that has no lease for it, or does not answer.
+    """The limits of a job's wait for a QPU that has no free lease, or does not answer.
 
-    :param wait_seconds: see :class:`AcquireOptions`, as for ``trouble_seconds``
-    :param hint: what sets the time after which one that does not answer is given up
+    :param wait_seconds: see :class:`AcquireOptions`, also for ``trouble_seconds``
+    :param hint: text for the error about a QPU that does not answer: how to set the limit
     :param latest_start: see :attr:`AcquireOptions.latest_start`
     """
 
@@ -147,7 +147,7 @@ class Patience:
         self._trouble_since: float | None = None
 
     def left(self, error: QpuError) -> float:
-        """Seconds for which the error is still borne; infinite if there is no limit."""
+        """Return how many more seconds the error is tolerated; infinite without a limit."""
         if isinstance(error, NoLease) or math.isinf(self._trouble_seconds):
             return self.deadline.left
         now = time.monotonic()
@@ -155,9 +155,9 @@ class Patience:
         return min(max(0.0, left), self.deadline.left)
 
     def bear(self, error: QpuError, began: float) -> None:
-        """Wait on after an attempt that failed, or raise its error if it was the last.
+        """Raise the error of a failed attempt if no further attempt is allowed.
 
-        :param began: when the attempt did, on the monotonic clock
+        :param began: start of the attempt, on the monotonic clock
         """
         if isinstance(error, NoLease):
             self._trouble_since = None
@@ -174,7 +174,7 @@ class Patience:
 
 
 class _Wait:
-    """The pauses of one request."""
+    """The pauses between the attempts of one request."""
 
     def __init__(self, request: AcquireOptions, stop: threading.Event) -> None:
         self._stop = stop
@@ -188,7 +188,7 @@ class _Wait:
         self._pauses = backoff.LEASE.pauses()
 
     def pause(self, error: QpuError, began: float) -> None:
-        """Pause after an attempt that failed, or raise its error if it was the last."""
+        """Pause after a failed attempt, or raise its error if it was the last."""
         if self._stop.is_set():
             raise WaitCancelled("the wait was cancelled") from error
         lasted = time.monotonic() - began
@@ -202,12 +202,12 @@ class _Wait:
 
 
 class RenewedLease:
-    """A lease, renewed by a thread of its own until it is released."""
+    """A lease that its own thread renews until the lease is released."""
 
     def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
         self.qpu = qpu
         self.token = token
-        #: set if the QPU refuses its user; there are no renewals then
+        #: set if the QPU refuses the lease's user; renewals have then ended
         self.refusal: QpuLoss | None = None
         self._log = log
         self._released = threading.Event()
@@ -215,7 +215,7 @@ class RenewedLease:
         threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
 
     def release(self) -> None:
-        """Give the lease back, which cancels the QPU jobs it still has."""
+        """Release the lease, which cancels its unfinished QPU jobs."""
         self._released.set()
         self.qpu.release(self.token)
 
@@ -239,12 +239,13 @@ class RenewedLease:
 
 
 class LeaseSet(ExitStack[None]):
-    """One lease of each of several QPUs; on exit all are given back.
+    """One lease of each of several QPUs; on exit all leases are released.
 
-    They are acquired in the order of the QPUs' names, so that two processes that need the
+    The leases are acquired in the order of the QPUs' names, so two processes that need the
     same QPUs never wait for each other.
 
-    :param on_wait: called for each QPU without a free lease, see :func:`acquire`
+    :param on_wait: function that is called for each QPU without a free lease, see
+        :func:`acquire`
     """
 
     def __init__(
@@ -256,8 +257,8 @@ class LeaseSet(ExitStack[None]):
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
         self._on_wait = on_wait
         self.held: list[RenewedLease] = []
-        #: seconds since a QPU first had no lease, or did not answer, until each was granted;
-        #: the start of this program and the requests themselves are not waits
+        #: total wait for the leases, each from the first request that failed, because no
+        #: lease was free or the QPU did not answer, to the grant
         self.waited_seconds = 0.0
         self._waits_since: float | None = None
 
@@ -266,18 +267,18 @@ class LeaseSet(ExitStack[None]):
         return [(lease.qpu, lease.token) for lease in self.held]
 
     def refusal(self) -> QpuLoss | None:
-        """The refusal of a user whose lease can no longer be renewed."""
+        """Return the refusal of the user, if a lease can no longer be renewed."""
         return next(filter(None, (lease.refusal for lease in self.held)), None)
 
     def jobs(self, qpu: Qpu) -> list[LeaseJob]:
-        """List the QPU jobs of one QPU's lease, none while it has no lease."""
+        """List the QPU jobs under the lease of one QPU; none if there is no lease."""
         held = [lease for lease in self.held if lease.qpu is qpu]
         return [job for lease in held for job in qpu.jobs(lease.token) or []]
 
     def acquire(
         self, request: AcquireOptions, stop: threading.Event | None = None
     ) -> None:
-        """Acquire every lease, see :func:`acquire`; the wait is for all of them together."""
+        """Acquire every lease, see :func:`acquire`; one limit applies to the total wait."""
         deadline = Deadline(request.wait_seconds)
         for qpu in self._qpus:
             if request.wait_seconds is not None:
@@ -301,17 +302,17 @@ def _release(lease: RenewedLease) -> None:
     try:
         lease.release()
     except QuantumError as error:
-        # it will expire; the command's exit status must not change
+        # the lease will expire; the command's exit status must not change
         text = "The lease of QPU %s was not given back: %s"
         logger.warning(text, lease.qpu.name, error)
 
 
 @dataclass(frozen=True)
 class QpuLoss:
-    """Why a job has to leave its QPU.
+    """The reason for a job to leave its QPU.
 
     :param detail: the QPU's own reason for being offline, or the refusal
-    :param seconds: how long a QPU job has waited in its queue
+    :param seconds: limit that a QPU job's wait in the queue has exceeded
     """
 
     problem: LeaseProblem
@@ -331,9 +332,9 @@ class QpuLoss:
 class QpuWatch:
     """Watches a QPU for one job.
 
-    :param jobs: lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
-    :param wait_seconds: the longest wait of a QPU job in the queue, from when it is first
-        seen there; no limit once one of them has started
+    :param jobs: function that lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
+    :param wait_seconds: the longest wait of a QPU job in the queue, from the first poll that
+        lists it as queued; no limit once one of the QPU jobs has started
     """
 
     qpu: Qpu
@@ -343,7 +344,7 @@ class QpuWatch:
     _first_seen: dict[str, float] = field(default_factory=dict, init=False)
 
     def look(self) -> QpuLoss | None:
-        """Say why the job has to leave, if it has to; no answer is not a reason."""
+        """Return why the job must leave, if it must; a missing answer is not a reason."""
         try:
             status = self.qpu.status()
             if status.online and self.wait_seconds is None:
@@ -352,7 +353,7 @@ class QpuWatch:
         except QuantumError:
             return None  # the job's own client retries, or gives up
         states = {job.state for job in jobs}
-        # jobs are pending or still to come; one may be running on a draining QPU
+        # QPU jobs are pending or still to come; a draining QPU finishes a running one
         waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
         if waiting and not status.online:
             return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)
@@ -371,8 +372,9 @@ def watching(
 ) -> Iterator[None]:
     """Watch QPUs in a thread for as long as the block runs.
 
-    :param looks: such as :meth:`QpuWatch.look`
-    :param leave: called in that thread, at most once, when a QPU has to be left
+    :param looks: functions such as :meth:`QpuWatch.look`
+    :param leave: function that is called in that thread, at most once, when a QPU must be
+        left
     """
     over = threading.Event()
 

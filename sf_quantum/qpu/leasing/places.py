@@ -1,4 +1,4 @@
-"""The places of a QPU, for jobs of a batch system."""
+"""The limits on the jobs of a batch system that have or request a QPU at the same time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Places:
-    """The bounds on jobs that request a QPU, or have its lease, at the same time.
+    """The limits on jobs that request a QPU, or have its lease, at the same time.
 
+    :param count: largest number of jobs
     :param share: largest number of one user's jobs, while other users wait
     """
 
@@ -22,7 +23,7 @@ class Places:
     def parse(cls, text: str) -> Self:
         """Read ``NAME=COUNT:SHARE``.
 
-        :raises ValueError: if it is none
+        :raises ValueError: if the text has another form
         """
         match = re.fullmatch(r"(\w+)=(\d+):(\d+)", text)
         if match is None:

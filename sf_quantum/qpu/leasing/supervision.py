@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 class Command:
     """The command, from the wait for its leases to its exit status.
 
-    :param report: tells its user what became of it, in one line
+    :param report: function that tells the user in one line how the command ended
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Command:
             self._report(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
             self.status = 127 if isinstance(error, FileNotFoundError) else 126
             return
-        if self.unwanted.is_set():  # while it was being started
+        if self.unwanted.is_set():  # while the command was being started
             self._process.send_signal(
                 signal.SIGTERM if self._loss else self.status - 128
             )
@@ -75,7 +75,7 @@ class Command:
             self.status = _exit_code(self._loss)
 
     def ascribe_failure(self, looks: Iterable[Callable[[], QpuLoss | None]]) -> None:
-        """See whether the command failed for want of its QPU, before a watch said so."""
+        """Check whether the command failed for lack of its QPU, before a watch noticed it."""
         if self.status == 0 or self.unwanted.is_set():
             return
         self._loss = next(filter(None, (look() for look in looks)), None)
@@ -83,7 +83,7 @@ class Command:
             self.status = _exit_code(self._loss)
 
     def leave(self, loss: QpuLoss) -> None:
-        """Terminate the command, which has to end; called in another thread."""
+        """Terminate the command because of the loss; called in another thread."""
         self._loss = loss
         if self._process is None:
             self.status = _exit_code(loss)
@@ -148,7 +148,7 @@ def _terminate(process: subprocess.Popen[bytes]) -> None:
 
 
 def _killed_with_parent() -> Callable[[], None] | None:
-    """Return a child's hook that lets it die with this process, also by SIGKILL."""
+    """Return a hook that kills the child when this process dies, even from SIGKILL."""
     if sys.platform != "linux":
         return None
     import ctypes
@@ -159,7 +159,7 @@ def _killed_with_parent() -> Callable[[], None] | None:
     def bind() -> None:
         # runs after fork() in a process with threads: it must not take any lock
         prctl(PR_SET_PDEATHSIG, kill)
-        if os.getppid() != parent:  # killed before the call took effect
+        if os.getppid() != parent:  # the parent died before the call took effect
             os.kill(os.getpid(), signal.SIGKILL)
 
     return bind

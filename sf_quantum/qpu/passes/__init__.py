@@ -1,8 +1,8 @@
-"""Passes: what is done to circuits before a QPU runs them, and to their counts afterwards.
+"""Passes: transformations of circuits before a QPU runs them, and of their counts afterwards.
 
 Error mitigation and compilation are passes: each turns one circuit into several, and their
-counts into one result. A pass has an entry point in the group ``sf_quantum.passes``, by
-whose name it is asked for; it knows the QPU by its description.
+counts into one result. Users request a pass by the name of its entry point in the group
+``sf_quantum.passes``. The pass gets a description of the QPU.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from sf_quantum.errors import InputError
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.registry import Registry
 
-#: how often each bit string was read; after a pass, not necessarily whole numbers, and
-#: negative ones after a pass of quasi-probabilities
+#: number of reads of each bit string; after a pass not necessarily whole, and possibly
+#: negative after a pass that yields quasi-probabilities
 Counts: TypeAlias = Mapping[str, float]
-#: takes the counts of its circuits, and leaves the rest
+#: takes from the iterator the counts of its own circuits, and leaves the rest there
 Combine: TypeAlias = Callable[[Iterator[Counts]], Counts]
 _registry: Registry[type[Pass]] = Registry("sf_quantum.passes", "pass")
 #: the names of the installed passes, sorted
 names = _registry.names
-# a pass may send a circuit several times, and passes multiply
+# largest number of circuits made of one: a pass may repeat a circuit, and passes multiply
 MOST_CIRCUITS = 1000
 
 
 class Pass(ABC):
     """A pass for one QPU.
 
-    :cvar quasi: whether counts may become negative: expectation values of them are
-        mitigated, and no single shot
-    :param described: the QPU as it is now
-    :raises InputError: if the pass cannot be used with it
+    :cvar quasi: whether counts may become negative: the pass then mitigates expectation
+        values, and not single shots
+    :param described: current description of the QPU
+    :raises InputError: if the pass cannot be used with the QPU
     """
 
     quasi: ClassVar[bool] = False
@@ -43,18 +43,18 @@ class Pass(ABC):
         self.described = described
 
     def circuits(self, circuit: str) -> Sequence[str]:
-        """Return what runs in place of a circuit, OpenQASM 3; by default the circuit."""
+        """Return the circuits that replace one, in OpenQASM 3; by default the same one."""
         return [circuit]
 
     @abstractmethod
     def counts(self, counts: Sequence[Counts]) -> Counts:
-        """Combine the counts of :meth:`circuits`, in their order; their sum is kept."""
+        """Combine the counts of :meth:`circuits`, in order; the number of shots is kept."""
 
 
 class Passes:
-    """Passes in the requested order: the first sees the program first.
+    """Passes in the requested order: the first pass gets the program first.
 
-    :param asked: names, separated by commas
+    :param asked: names of passes, separated by commas
     :raises InputError: if a name is unknown, a pass cannot be used with the QPU, or a
         pass that takes no negative counts would get them
     """
@@ -69,7 +69,7 @@ class Passes:
         self._passes = [one(described) for one in classes]
 
     def check_shots(self) -> None:
-        """Check that single shots can be told, and not only expectation values.
+        """Check that the passes mitigate single shots, and not only expectation values.
 
         :raises InputError: if the counts of a pass may be negative; the message names
             the pass
@@ -81,7 +81,7 @@ class Passes:
             )
 
     def expanded(self, circuit: str) -> tuple[list[str], Combine]:
-        """Return what runs in place of a circuit, and what combines the counts.
+        """Return the circuits that replace one, and the function that combines their counts.
 
         :raises InputError: if there are too many circuits
         """

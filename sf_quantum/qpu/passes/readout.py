@@ -1,10 +1,10 @@
 """Read-out mitigation from the calibration of the QPU.
 
 The matrix-free method M3: P. D. Nation, H. Kang, N. Sundaresan, J. M. Gambetta, PRX Quantum
-2, 040326 (2021), section II. The read-out errors of the bits are taken as independent, and
-the matrix of assignment errors as restricted to the bit strings that were read. Its
-solution may have negative entries; the nearest distribution is that of J. A. Smolin,
-J. M. Gambetta, G. Smith, Physical Review Letters 108, 070502 (2012).
+2, 040326 (2021), section II. It assumes that the read-out errors of the bits are
+independent, and restricts the matrix of assignment errors to the bit strings that were
+read. The solution may have negative entries, and is replaced with the nearest distribution:
+J. A. Smolin, J. M. Gambetta, G. Smith, Physical Review Letters 108, 070502 (2012).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.protocol.values import number
 from sf_quantum.qpu.passes import Counts, Pass
 
-#: different bit strings; the matrix has the square of their number
+#: largest number of different bit strings; the matrix has as many rows and columns
 MOST_STRINGS = 4096
-# at half, a bit carries no information
+# largest error that is used: at one half, a bit carries no information
 MOST_ERROR = 0.49
 
 
 class Readout(Pass):
-    """Divides out the read-out errors that the QPU's calibration tells."""
+    """Divides out the read-out errors that the QPU's calibration reports."""
 
     def __init__(self, described: Description) -> None:
         super().__init__(described)

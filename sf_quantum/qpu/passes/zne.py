@@ -1,13 +1,13 @@
-"""Zero-noise extrapolation by Mitiq, where it is installed.
+"""Zero-noise extrapolation with Mitiq, if it is installed.
 
 R. LaRose et al., Mitiq: a software package for error mitigation on noisy quantum
-computers, Quantum 6, 774 (2022). A circuit runs as it is, and folded (followed by its
-inverse and itself) so that it has three and five times as many gates; what was read is
-extrapolated to none. The extrapolation is linear in the values, so that of the counts is
-that of each expectation value of measured bits.
+computers, Quantum 6, 774 (2022). A circuit runs unchanged, and folded (followed by its
+inverse and itself) so that it has three and five times as many gates. The counts are then
+extrapolated to no noise. The extrapolation is linear: extrapolating the counts extrapolates
+each expectation value of measured bits.
 
-Mitiq itself reads Qiskit's circuits by way of OpenQASM 2, which has no ``r``, and gives
-back other gates than the QPU's: it gets circuits of Cirq instead, which has the same gates.
+Mitiq converts circuits of Qiskit to OpenQASM 2, which does not have ``r``, and returns other
+gates than the QPU's. So it gets circuits of Cirq instead, which has the same gates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = "gate r(p0, p1) q { U(p0, p1 - pi/2, pi/2 - p1) q; }"
 
 
 class Zne(Pass):
-    """Extrapolates to no noise, by the parabola through three scales of it."""
+    """Extrapolates to no noise, with the parabola through three noise scales."""
 
     quasi = True
 
@@ -56,10 +56,10 @@ class Zne(Pass):
         ]
 
     def circuits(self, circuit: str) -> Sequence[str]:
-        """Return the circuit at each scale of the noise, of native gates.
+        """Return the circuit in native gates at each noise scale.
 
-        :raises InputError: if it measures a qubit and uses it again, or has gates that
-            cannot be inverted
+        :raises InputError: if the circuit uses a qubit after its measurement, or has gates
+            that cannot be inverted
         """
         from mitiq.zne.scaling import fold_global
 
@@ -92,7 +92,7 @@ class Zne(Pass):
 
 
 def _translated(circuit: str) -> str:
-    """Translate a circuit for a QPU that takes any gates."""
+    """Translate a circuit with any gates to ``r`` and ``cz``."""
     try:
         from qiskit import qasm3, transpile
         from qiskit.exceptions import QiskitError
@@ -110,7 +110,7 @@ def _translated(circuit: str) -> str:
 
 
 def _cirq(circuit: NativeCircuit) -> Circuit:
-    """Convert all but measurements, which are the last of their qubits, and barriers."""
+    """Convert the gates; final measurements and barriers are left out."""
     from cirq import CZ, Circuit, LineQubit, PhasedXPowGate
 
     def gates() -> Iterator[CirqOperation]:

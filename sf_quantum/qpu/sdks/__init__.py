@@ -1,5 +1,5 @@
-"""A job's QPU as programs of SDKs expect it: an object of the SDK, or its own server.
+"""Adapters of a job's QPU for SDKs: an object of the SDK, or a server for its own client.
 
 ``qiskit``, ``pennylane``, ``pulser`` and ``perceval`` make an object of their SDK;
-``stock_clients`` runs the server that the SDK's own client asks.
+``stock_clients`` runs the server to which the SDK's own client sends its requests.
 """

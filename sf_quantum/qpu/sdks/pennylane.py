@@ -1,4 +1,4 @@
-"""A QPU as a device of PennyLane, by its plugin for Qiskit."""
+"""A QPU as a device of PennyLane, with PennyLane's plugin for Qiskit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
 
 def device(backend: QpuBackend, wires: int) -> Device:
-    """Make a device that runs on a backend, with 1024 shots where a circuit sets none.
+    """Make a device that runs on a backend, with 1024 shots if a circuit sets none.
 
     :param wires: number of qubits
     """

@@ -52,18 +52,18 @@ def computer(qpu: JobSide) -> RemoteComputer:
     """Make a remote computer of Perceval.
 
     :param qpu: the job's side of a kind that takes experiments with photons
-    :raises InputError: if it takes none
-    :raises QpuError: if it does not answer
+    :raises InputError: if the QPU takes no such experiments
+    :raises QpuError: if the QPU does not answer
     """
     return RemoteComputer(Connection(qpu))
 
 
 def processor(qpu: JobSide) -> RemoteProcessor:
-    """Make a remote processor of Perceval, for its ``Sampler`` and its like.
+    """Make a remote processor of Perceval, for its ``Sampler`` and similar algorithms.
 
     :param qpu: the job's side of a kind that takes experiments with photons
-    :raises InputError: if it takes none
-    :raises QpuError: if it does not answer
+    :raises InputError: if the QPU takes no such experiments
+    :raises QpuError: if the QPU does not answer
     """
     return RemoteProcessor(rpc_handler=Cloud(Connection(qpu)))
 
@@ -71,8 +71,8 @@ def processor(qpu: JobSide) -> RemoteProcessor:
 class Connection(CommunicationLayer):
     """Runs each computation of Perceval as a job of the QPU.
 
-    What it asks for as shots are those of the job, of which at least as many photons as
-    the experiment wants reach the detectors.
+    The shots that Perceval requests are the job's shots: in each of them, at least as many
+    photons as the experiment requires reach the detectors.
     """
 
     def __init__(self, qpu: JobSide) -> None:
@@ -86,7 +86,7 @@ class Connection(CommunicationLayer):
         self._specs["type"] = "physical"
         self._specs.commands = self.get_commands()
         self._jobs: dict[str, _Job] = {}
-        # what the QPU has told of its own noise
+        # noise that the QPU has reported of itself
         self._noises: list[NoiseModel] = []
 
     @property
@@ -119,11 +119,11 @@ class Connection(CommunicationLayer):
         return 1
 
     def send(self, payload: Mapping[str, Computation]) -> str:
-        """Submit a computation as a job; returns at once.
+        """Submit a computation as a job; return immediately.
 
-        :raises InputError: if it is none that the QPU can run
+        :raises InputError: if the QPU cannot run the computation
         """
-        # after the first results, Perceval sends back the noise that it was told
+        # after the first results, Perceval sends back the noise that the QPU has reported
         noise = payload.get("noise")
         if (noise and noise not in self._noises) or payload.get("mitigations"):
             raise InputError("the QPU has its own noise, and knows no mitigations")
@@ -143,12 +143,12 @@ class Connection(CommunicationLayer):
     def submit(
         self, command: str, setup: Experiment, *, shots: int, samples: int | None
     ) -> str:
-        """Submit a job; returns at once.
+        """Submit a job; return immediately.
 
         :param command: one of :meth:`get_commands`
-        :param samples: number of samples from which results are made, at most
+        :param samples: largest number of samples from which results are made
         :returns: the job's id
-        :raises InputError: if the QPU cannot run it
+        :raises InputError: if the QPU cannot run the job
         """
         content = json.dumps(experiment(setup))
         tag = f"sfq-{secrets.token_hex(8)}"
@@ -181,15 +181,15 @@ class Connection(CommunicationLayer):
     def cancel(self, remote_id: str) -> None:
         """Cancel the job on the QPU.
 
-        :raises QpuError: if the QPU cannot find it by its tag, or does not answer
+        :raises QpuError: if the QPU cannot look up jobs by their tags, or does not answer
         """
         running.cancel(self._qpu, remote_id, self._jobs[remote_id].outcome)
 
 
 class Cloud:
-    """The calls of a cloud that Perceval's ``RemoteProcessor`` makes, on a job's QPU.
+    """Serves the calls of Perceval's ``RemoteProcessor`` to a cloud with a job's QPU.
 
-    A job is as Perceval describes it there: a serialized experiment and a command.
+    A job has Perceval's format for clouds: a serialized experiment and a command.
     """
 
     url = ""
@@ -211,9 +211,9 @@ class Cloud:
         }
 
     def create_job(self, request: Mapping[str, Mapping[str, JSON]]) -> str:
-        """Submit a job; returns at once.
+        """Submit a job; return immediately.
 
-        :raises InputError: if the QPU cannot run it
+        :raises InputError: if the QPU cannot run the job
         """
         payload = request["payload"]
         if payload.get("iterator"):
@@ -262,7 +262,7 @@ class _Job:
     most_samples: int | None
 
     def results(self, counter: Mapping[str, int]) -> Results:
-        """Return the results in the form of the command, of at most so many samples."""
+        """Return the results in the form of the command, from at most ``most_samples``."""
         states, counts = [*map(BasicState, counter)], [*counter.values()]
         total = sum(counts)
         if self.most_samples is not None and total > self.most_samples:
@@ -273,7 +273,7 @@ class _Job:
         if self.command == "probs":
             return BSDistribution({state: n / total for state, n in counted.items()})
         if self.command == "samples":
-            # a job tells no order, and its shots are independent
+            # a job does not report the order of its shots, which are independent
             each = [state for state, n in counted.items() for _ in range(n)]
             return BSSamples([each[n] for n in default_rng().permutation(total)])
         return BSCount(counted)
@@ -307,7 +307,7 @@ def experiment(setup: Experiment) -> dict[str, JSON]:
 
 
 def performances(described: Description) -> dict[str, float]:
-    """Write a calibration as Perceval's clouds do, in per cent."""
+    """Convert a calibration to the format of Perceval's clouds, in per cent."""
     calibrated = (described.calibration or CalibrationData()).values
     values = {name: number(calibrated.get(name)) or 0.0 for name in calibrated}
     loss = values.get("source_loss_db", 0.0) + values.get("loss_db", 0.0)

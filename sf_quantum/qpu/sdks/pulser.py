@@ -41,8 +41,8 @@ def backend(qpu: JobSide, sequence: Pulses) -> QPUBackend:
     """Make Pulser's backend for one sequence.
 
     :param qpu: the job's side of a kind that takes pulse sequences
-    :raises InputError: if it takes none, or the sequence is for another device
-    :raises QpuError: if it does not answer
+    :raises InputError: if the QPU takes no sequences, or this one is for another device
+    :raises QpuError: if the QPU does not answer
     """
     try:
         return QPUBackend(sequence, Connection(qpu))
@@ -81,7 +81,7 @@ class _Job:
 
 
 class Connection(RemoteConnection):
-    """Runs each job of a batch as a job of the QPU, all at once."""
+    """Runs each job of a batch as a job of the QPU, all jobs concurrently."""
 
     def __init__(self, qpu: JobSide) -> None:
         self._qpu = qpu
@@ -105,7 +105,7 @@ class Connection(RemoteConnection):
         batch_id: str | None = None,
         **given: list[JobParams] | None,
     ) -> RemoteResults:
-        """See Pulser: submit a job for each of ``job_params``.
+        """Submit a job for each entry of ``job_params``, as Pulser's interface requires.
 
         All sequences are built first, so that either all jobs are submitted or none.
 
@@ -166,14 +166,14 @@ def _task(tag: str, sequence: Pulses, given: JobParams) -> tuple[Pulses, Task]:
     if sequence.is_parametrized() or sequence.is_register_mappable():
         sequence = sequence.build(**given.get("variables", {}))
     try:
-        # NumPy's integers are accepted, too
+        # NumPy's integers are also accepted
         runs = index(given.get("runs", 1))
     except TypeError as error:
         raise InputError(f"runs: expected an integer, not {given['runs']!r}") from error
     try:
         payload = json.dumps(sequence.to_abstract_repr())
     except (PulserError, TypeError, ValueError) as error:
-        # Pulser 1.9 cannot if a target was a variable
+        # Pulser 1.9 cannot serialize a sequence in which a target was a variable
         detail = f"sequence: Pulser cannot serialize it: {described(error)}"
         raise InputError(detail) from error
     return sequence, Task(tag, "sequence", payload, {"num_reads": runs})

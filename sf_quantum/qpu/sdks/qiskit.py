@@ -1,4 +1,4 @@
-"""A QPU as a backend of Qiskit, so also of its primitives and of SDKs that use it."""
+"""A QPU as a backend of Qiskit, and so of Qiskit's primitives and of SDKs that use Qiskit."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ MOST_CIRCUITS = 100
 # gates of OpenQASM 3's stdgates.inc, by their names there
 STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
     cswap id""".split()
-# what OpenQASM has words for, beside gates and blocks
+# Qiskit's module of standard gates, and OpenQASM's instructions other than gates and blocks
 _STANDARD_GATES = "qiskit.circuit.library.standard_gates."
 _PLAIN = ("measure", "reset", "barrier", "delay")
 _BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
-# A range has at most as many values as a circuit has gates if they are written out.
+# Most values of a range that is written out, as many as a circuit may have gates.
 MOST_VALUES = 100_000
 _UNSUPPORTED = {
     "break_loop": "loops run to their end here: write what they do before it",
@@ -72,11 +72,11 @@ _UNSUPPORTED = {
 
 
 class QpuBackend(BackendV2):
-    """The QPU that a job holds, for Qiskit and for what runs on a backend of Qiskit.
+    """The QPU that a job holds, for Qiskit and for software that uses a backend of Qiskit.
 
     :param qpu: the job's side of a kind that takes circuits
-    :raises InputError: if it takes none
-    :raises QpuError: if it does not answer
+    :raises InputError: if the QPU takes no circuits
+    :raises QpuError: if the QPU does not answer
     """
 
     def __init__(self, qpu: JobSide) -> None:
@@ -107,14 +107,14 @@ class QpuBackend(BackendV2):
         run_input: QuantumCircuit | Sequence[QuantumCircuit],
         **options: int | str | None,
     ) -> QpuJob:
-        """Run circuits as one job; returns at once.
+        """Run circuits as one job; return immediately.
 
-        :param options: ``shots``, by default 1024; ``memory``, whether the result has the
-            bits of each shot too, in an order that means nothing; ``seed_simulator``, of
-            an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
+        :param options: ``shots``, by default 1024; ``memory``, whether the result also
+            contains the bits of each shot, in an arbitrary order; ``seed_simulator``, seed
+            of an emulated QPU; ``mitigation``, names of :mod:`~sf_quantum.qpu.passes`
         :raises InputError: if an option is unknown, a job may not have so many shots, a
-            pass cannot be used, a circuit's parameter has no value, or no QPU here runs
-            a circuit
+            pass cannot be used, a circuit's parameter has no value, or a circuit contains
+            an operation that no QPU here runs
         """
         circuits = _given(run_input)
         for name in options:
@@ -156,12 +156,12 @@ def _given(
 
 
 def _plain(circuit: QuantumCircuit) -> QuantumCircuit:
-    """Replace what OpenQASM cannot express with its definition.
+    """Replace operations that OpenQASM cannot express with their definitions.
 
-    These are instructions that measure, reset or initialize, and operations with
+    These are composite instructions that measure, reset or initialize, and operations with
     annotations.
 
-    :raises InputError: if a circuit contains what no QPU here runs
+    :raises InputError: if a circuit contains an operation that no QPU here runs
     """
     if all(_is_plain(one.operation) for one in circuit.data):
         return circuit
@@ -193,7 +193,7 @@ def _is_plain(operation: Operation) -> bool:
             for one in block.data
         )
     if isinstance(operation, Gate):
-        # A state to prepare is of complex numbers or a text.
+        # A state to prepare is given as complex numbers or a text.
         if any(isinstance(one, complex | str) for one in operation.params):
             return False
         definition = None if _is_standard(operation) else operation.definition
@@ -204,9 +204,9 @@ def _is_plain(operation: Operation) -> bool:
 
 
 def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
-    """Replace ranges that count down by their values, and remove loops without one.
+    """Replace ranges that count down with their values, and remove loops without values.
 
-    Qiskit ends such a range in OpenQASM one below its end instead of one above, so that
+    In OpenQASM, Qiskit ends such a range one below Python's end instead of one above, so
     the loop would run too often (seen up to Qiskit 2.6).
 
     :raises InputError: if there are more values than a circuit may have gates
@@ -260,7 +260,7 @@ def _unannotated(circuit: QuantumCircuit, operation: AnnotatedOperation) -> Gate
 
 
 def _check_bound(circuits: Sequence[QuantumCircuit]) -> None:
-    """Refuse circuits with parameters that have no value, which name no angle to run."""
+    """Reject circuits with parameters that have no value."""
     for number, circuit in enumerate(circuits):
         if names := [parameter.name for parameter in circuit.parameters]:
             values = ", ".join(f"{name!r}: 0.5" for name in names[:3])
@@ -307,7 +307,7 @@ class QpuJob(JobV1):
         self._outcome: Future[Outcome] = in_thread(lambda: qpu.run_job(self._task))
 
     def submit(self) -> None:
-        """See Qiskit; :meth:`QpuBackend.run` has done so."""
+        """Do nothing: :meth:`QpuBackend.run` has submitted the job."""
 
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the counts.
@@ -367,12 +367,12 @@ class QpuJob(JobV1):
     def cancel(self) -> None:
         """Cancel the job on the QPU.
 
-        :raises QpuError: if the QPU cannot find it by its tag, or does not answer
+        :raises QpuError: if the QPU cannot look up jobs by their tags, or does not answer
         """
         self._cancelled |= running.cancel(self._qpu, self._task.tag, self._outcome)
 
     def status(self) -> JobStatus:
-        """Whether it runs, ended or failed; the QPU is not asked."""
+        """Return the status of the job, without a request to the QPU."""
         if not self._outcome.done():
             return JobStatus.RUNNING
         if self._outcome.exception() is not None:
@@ -384,7 +384,7 @@ class QpuJob(JobV1):
 
 
 def target(described: Description) -> Target:
-    """Make what Qiskit transpiles to: a lattice with native gates, or any gate anywhere."""
+    """Make the target of Qiskit's transpiler: a lattice of native gates, or any gate."""
     topology = described.topology
     if topology is None or not described.native_gates:
         made = Target(num_qubits=described.qubits)
@@ -408,9 +408,9 @@ def target(described: Description) -> Target:
 
 
 def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
-    """Write circuits that differ in angles alone as one with parameters, and their values.
+    """Write circuits that differ only in angles as one with parameters, and their values.
 
-    :returns: ``None`` if they differ otherwise, or are fewer than two
+    :returns: ``None`` if the circuits differ otherwise, or are fewer than two
     """
     if len(circuits) < 2:
         return None
@@ -423,7 +423,7 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
             return None
         rows.append(other[1])
     columns = [*zip(*rows, strict=True)]
-    # numbers that are the same in all circuits stay, and equal columns are one parameter
+    # an angle that is the same in all circuits stays; equal columns are one parameter
     names: dict[tuple[float, ...], Parameter] = {}
     for column in columns:
         if len(set(column)) > 1 and column not in names:
@@ -445,12 +445,12 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
 
 @dataclass(frozen=True)
 class _Structure:
-    """What a circuit is but for its angles.
+    """A circuit without the values of its angles.
 
-    :param steps: names, numbers of angles, and numbers of qubits and bits
-    :param registers: names, and the numbers of their qubits or bits
-    :param size: how many qubits and bits there are
-    :param placed: whether its qubits are those of the QPU
+    :param steps: each operation's name, count of angles, and numbers of its qubits and bits
+    :param registers: each register's name, and the numbers of its qubits or bits
+    :param size: counts of qubits and bits
+    :param placed: whether the circuit's qubits are those of the QPU
     """
 
     steps: list[tuple[str, int, list[int]]]
@@ -460,10 +460,10 @@ class _Structure:
 
 
 def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None:
-    """Return what a circuit is but for its angles, and these.
+    """Separate a circuit into its structure and its angles.
 
-    :returns: ``None`` if it has other than standard gates with numbers, measurements, resets
-        and barriers
+    :returns: ``None`` if the circuit contains anything but standard gates with numbers,
+        measurements, resets and barriers
     """
     numbers = {bit: n for n, bit in enumerate((*circuit.qubits, *circuit.clbits))}
     angles: list[float] = []
@@ -491,11 +491,11 @@ def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None
 def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
     """Return a circuit whose bits are in the order of its registers.
 
-    OpenQASM declares bits by registers; those of a circuit may be in any order, in no
-    register or in several, and its counts are in its own order.
+    OpenQASM declares bits in registers. The bits of a circuit of Qiskit may be in any order,
+    in no register or in several, and its counts follow its own order.
 
-    :returns: the circuit, and the places of the given circuit's bits in a word of
-        counts, the last bit first
+    :returns: the circuit, and the place in the QPU's bit strings of each bit of the given
+        circuit, the last bit first
     :raises InputError: if a circuit whose registers share bits has conditions
     """
     bits = order = circuit.clbits

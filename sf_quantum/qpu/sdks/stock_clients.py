@@ -1,13 +1,13 @@
-"""The QPU of a job as the server that the SDKs' own clients ask: Ocean's, IQM's, QRMI's.
+"""A server of a job's QPU for the SDKs' own clients: Ocean's, IQM's, QRMI's.
 
-These clients know neither leases nor Unix sockets, and most of them no MUNGE. A forwarder
-in the job's own machine takes their requests on loopback TCP and sends them on to the
-QPU's service, with the job's lease and credential. The clients' own credential is a secret
-of the forwarder, since other users of the machine can connect to it, too; or MUNGE's, of
-the forwarder's own user.
+These clients support neither leases nor Unix sockets, and most of them do not support MUNGE.
+A forwarder on the job's machine accepts their requests on loopback TCP, and sends them to the
+QPU's service with the job's lease and credential. Other users of the machine can also connect
+to the forwarder. So the clients authenticate with a secret of the forwarder, or with a MUNGE
+credential of the forwarder's user.
 
-QRMI does not know the type ``sfq``, and leaves out resources of types that it does not
-know. For QRMI, the job's QPU is named once more, with a type that it knows.
+QRMI leaves out resources of types that it does not know, such as ``sfq``. So the job's QPU is
+listed a second time for QRMI, with a type that QRMI knows.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from sf_quantum.qpu.vendors.variables import (
     WARDEN_URL,
 )
 
-# each client's path at the service, and its variables for URL and credential
+# by technology: its client's path at the service, and variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
     "annealer": ("/sapi/v2", DWAVE_ENDPOINT, DWAVE_TOKEN),
     "superconducting": ("", "IQM_SERVER_URL", "IQM_TOKEN"),
 }
-# QRMI's type for a technology, and its variables for URL and credential, after the QPU's
-# name; that of warden is made by MUNGE
+# by technology: QRMI's type, and the variables for URL and credential, after the QPU's name;
+# there is none for the credential of warden, which MUNGE makes
 QRMI: Mapping[str, tuple[str, str, str | None]] = {
     "superconducting": ("iqm-server", IQM_ENDPOINT, IQM_TOKEN),
     "neutral-atom": ("pasqal-local", WARDEN_URL, None),
 }
 MUNGE_HEADER = "X-Munge-Cred"
-# what warden tells everybody, and QRMI asks for without a credential
+# what warden publishes, and QRMI requests without a credential
 PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # Largest body of a request, the same as a service accepts.
 MOST_BYTES = 256 * 1024 * 1024
 SECONDS = 120.0
-# Requests of strangers at a time. The service answers them without a credential, but while
-# it is slow they would take the places of the job's own.
+# Largest number of concurrent requests without a credential. The service answers them, but
+# while the service is slow, they would displace the job's own requests.
 MOST_PUBLIC = 4
 # Headers that belong to a connection and not to a request, or that this relay sets
 # itself.
@@ -74,20 +74,19 @@ _OWN = {
 }
 
 
-#: Variables with the service's address, for clients that take their own lease if they
-#: know none.
+#: Variables with the service's address, for clients that acquire a lease if they know none.
 ADDRESSES = tuple(address for _, address, _ in CLIENTS.values())
 
 
 def is_at(service: str, address: str) -> bool:
-    """Whether the address of a client is that of a QPU's service."""
+    """Return whether a client's address is that of a QPU's service."""
     return f"{address}/".startswith(f"{service.rstrip('/')}/")
 
 
 def unleased(variable: str, name: str, remedy: str) -> str:
-    """Write why a client cannot use a QPU whose only lease its own job holds.
+    """Explain why a client cannot use a QPU whose only lease is held by the client's own job.
 
-    :param variable: the one with the client's address
+    :param variable: variable with the client's address
     """
     return (
         f"{variable} is the service of QPU {name!r}, whose only lease is this job's own: "
@@ -99,10 +98,10 @@ def unleased(variable: str, name: str, remedy: str) -> str:
 def variables(
     qpu: SfqQpu, status: QpuStatus, environment: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Forward requests meanwhile; yield the variables of the technology's clients.
+    """Forward requests during the block; yield the variables of the technology's clients.
 
     :param qpu: the job's side, with its lease
-    :param environment: the job's, whose lists of QPUs are continued
+    :param environment: environment of the job, whose lists of QPUs are extended
     """
     technology = status.technology
     if technology not in CLIENTS and technology not in QRMI:
@@ -143,7 +142,7 @@ def _qrmi(
     if status.technology not in QRMI:
         return {}
     type_, url, credential = QRMI[status.technology]
-    # QRMI asks an IQM Server for the quantum computer that has the resource's name
+    # QRMI requests from an IQM Server the quantum computer with the resource's name
     resource = name if credential is None else status.name
     settings = {
         url: where,
@@ -162,10 +161,11 @@ def _qrmi(
 class _Handler(TimedHandler):
     server: LocalServer
     service: ClassVar[ServiceClient]
-    # Client for strangers' requests, without the job's lease and credential.
+    # Client for requests without a credential; it sends neither the job's lease nor its
+    # credential.
     anonymous: ClassVar[ServiceClient]
     credentials: ClassVar[tuple[bytes, bytes]]
-    # places of strangers' requests
+    # slots of requests without a credential
     public: ClassVar[threading.Semaphore]
     protocol_version = "HTTP/1.1"
     timeout = SECONDS
