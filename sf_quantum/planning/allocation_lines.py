@@ -64,7 +64,7 @@ class _Components:
     """The components that a reserved allocation holds, by service.
 
     :param counts: number of components
-    :param each: what each component requests
+    :param each: request of each component
     :param partitions: partition of the components
     """
 
@@ -74,7 +74,7 @@ class _Components:
 
 
 def not_granted(workload: Workload, strategy: Strategy) -> str | None:
-    """Say why a partition cannot grant what the lines for a strategy reserve."""
+    """Explain why a partition cannot grant the nodes that a strategy's lines reserve."""
     if not isinstance(strategy, Reserved):
         return None
     for application in workload.applications.values():
@@ -100,7 +100,7 @@ def _components(workload: Workload, application: ApplicationSettings) -> _Compon
 
 
 def _granted(workload: Workload, held: _Components) -> dict[str, int] | str:
-    """Lower what is held to what the partitions have, or say why that is too little."""
+    """Lower the counts of components to fit the partitions, or explain why they cannot fit."""
     granted = dict(held.counts)
     for name, partition in workload.partitions.items():
         there = {s: n for s, n in held.counts.items() if held.partitions[s] == name}
@@ -124,7 +124,7 @@ def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:
 def _service(
     workload: Workload, application: ApplicationSettings, phase: Phase
 ) -> str | None:
-    """Name the service of a phase: by its partition or QPU, and by its nodes if these differ."""
+    """Name the service of a phase after its partition or QPU, and nodes if these differ."""
     partition = phase.partition or workload.first_partition
     if phase.qpu is not None and workload.qpus[phase.qpu].partition is None:
         return None
@@ -153,7 +153,7 @@ def _keys(workload: Workload, strategy: Strategy, phase: Phase) -> dict[str, JSO
         "qpu": [phase.qpu],
         **({"nodes": _nodes(phase)} if phase.nodes > 1 else {}),
     }
-    # a quantum node that is kept between jobs would be taken from others
+    # a quantum node that is kept between jobs would not be available to others
     return keys | ({"allocation": "per-step"} if isinstance(strategy, Elastic) else {})
 
 
@@ -161,7 +161,7 @@ def _allocation(
     workload: Workload, strategy: Strategy, application: ApplicationSettings
 ) -> JSON:
     if isinstance(strategy, Elastic):
-        # more would be kept for no job, which sfq check refuses
+        # sfq check rejects a larger number, since no job could use so many
         keep = min(strategy.keep, _jobs_at_once(workload, application))
         kept = strategy.model_copy(update={"keep": keep})
         options = kept.model_dump(exclude_defaults=True, exclude={"vqpus"})
@@ -169,7 +169,7 @@ def _allocation(
     if isinstance(strategy, CoScheduled | Reserved):
         components = _components(workload, application)
         granted = _granted(workload, components)
-        if isinstance(granted, str):  # such a strategy is left out
+        if isinstance(granted, str):  # the comparison leaves such a strategy out
             granted = components.counts
         reserved: dict[str, JSON] = {"strategy": "reserved", "reserve": {**granted}}
         quantum = [phase for phase in application.phases if phase.qpu is not None]

@@ -14,7 +14,7 @@ from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
 from sf_quantum.planning.workloads.workload import Workload
 from sf_quantum.validation import ValidationErrors
 
-# what makes a measure comparable
+# what a workload must have so that a measure can be compared
 _NEEDS = {
     "cost": "no price: give partitions or qpus one",
     "energy": "no watts: give partitions some",
@@ -23,7 +23,7 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class Objective:
-    """What is minimised to recommend a strategy, and within which bounds.
+    """The measures that the recommended strategy minimises, and their bounds.
 
     :param weights: weight of each measure; the weighted sum of several is minimised
         (see :func:`weigh`)
@@ -35,14 +35,14 @@ class Objective:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
 
-#: the default recommendation is the cheapest strategy within so many times the least wall time
+#: bound of the default objective: largest wall time, as a multiple of the least wall time
 WITHIN = 1.1
 
 
 def cheapest(workload: Workload) -> Objective:
-    """The objective unless the user names one: the least cost, near the least wall time.
+    """Return the default objective: the least cost, near the least wall time.
 
-    The cost is that of the prices, if the workload has any, and else node-seconds.
+    The cost is computed from prices if the workload has any, else it is node-seconds.
     """
     priced = any(one.price for one in workload.partitions.values())
     priced |= any(one.price or one.lease_price for one in workload.qpus.values())
@@ -52,7 +52,7 @@ def cheapest(workload: Workload) -> Objective:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The strategies' results, and the one that is recommended.
+    """The strategies' results, and the recommended strategy.
 
     :param results: results of the strategies that can run
     :param left_out: names of the other strategies, and why each cannot run
@@ -69,7 +69,7 @@ def compare(
     """Simulate all strategies of a workload, and recommend one.
 
     :raises InputError: if no strategy can run or is within the bounds, or the workload
-        has nothing by which a measure could be compared
+        has no price or power with which a measure could be compared
     """
     results: list[Result] = []
     left_out: dict[str, str] = {}

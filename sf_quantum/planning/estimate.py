@@ -36,7 +36,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Estimate the mean of independent values, of which there is at least one."""
+        """Estimate the mean of one or more independent values."""
         number = len(values)
         if number == 1:
             return cls(values[0], math.inf)

@@ -21,13 +21,13 @@ from sf_quantum.planning.simulation.strategies import Strategy
 from sf_quantum.planning.workloads.workload import HOUR, Qpu, Workload
 from sf_quantum.service.domain.settings import PolicyChoice
 
-# run time below which a wait is not counted as a larger slowdown (Feitelson et al.,
-# JSSPP 1997)
+# shorter run times are replaced with this one when slowdowns are computed (Feitelson et
+# al., JSSPP 1997)
 SHORT_SECONDS = 10.0
 
 #: the measure that :func:`.recommendation.weigh` adds
 WEIGHTED = "weighted-sum"
-#: what is measured, with its unit, in the order of tables
+#: measures and their units, in the order of tables
 MEASURES: Mapping[str, str] = {
     "wall": "s",
     "wait": "s",
@@ -55,11 +55,11 @@ class Result:
     repetitions: Sequence[Mapping[str, float]]
 
     def measured(self) -> list[str]:
-        """List what was measured, in the order of tables."""
+        """List the names of the measures, in the order of tables."""
         return [name for name in MEASURES if self.values(name)]
 
     def values(self, measure: str) -> list[float]:
-        """List the values; a repetition in which no other's job started has none of theirs."""
+        """List the values; repetitions without a started job of others have none of others."""
         return [one[measure] for one in self.repetitions if measure in one]
 
     def estimate(self, measure: str) -> Estimate:
@@ -71,7 +71,8 @@ class Result:
     def relative(self, other: Result, measure: str) -> Estimate:
         """Estimate the difference to another strategy, relative to the other's mean.
 
-        It is that of pairs with the same draws, and more certain than both means.
+        The differences are those of pairs with the same draws, so the estimate is more
+        certain than both means.
         """
         pairs = zip(self.values(measure), other.values(measure), strict=True)
         mean = other.mean(measure)
@@ -99,7 +100,7 @@ def run(
 ) -> Result | str:
     """Simulate a strategy in all repetitions.
 
-    :returns: what keeps it from running, if the cluster is too small for it
+    :returns: the result, or an explanation if the cluster is too small for the strategy
     """
     repetitions = []
     for repetition in range(workload.repetitions):
@@ -114,7 +115,7 @@ def run(
 def obstacle(
     workload: Workload, strategy: Strategy, applications: Sequence[Application]
 ) -> str | None:
-    """Explain why an application would wait for ever; ``None`` if none would."""
+    """Explain why an application could never start; ``None`` if all can."""
     for application in applications:
         for name, nodes in strategy.holds(application).items():
             partition = workload.partitions.get(name)
@@ -213,7 +214,7 @@ class Simulation:
         }
 
     def _of_nodes(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
-        """Measure what the applications have held, per run."""
+        """Measure what the applications have used and held, per run."""
         quantum = {qpu.partition for qpu in self._workload.qpus.values()}
         classical_seconds = quantum_seconds = joules = price = 0.0
         for name, partition in self._workload.partitions.items():

@@ -1,4 +1,4 @@
-"""The map of strategies as a picture that is read without its colours, too."""
+"""The map of strategies as a picture that is readable even without its colours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def draw(
     objective: Objective,
     title: str,
 ) -> Figure:
-    """Draw a map: a letter and a colour for each strategy that wins somewhere.
+    """Draw a map: a letter and a colour for each strategy that wins in a cell.
 
     :param strategies: all strategies of the workload, in its order
     """
@@ -57,7 +57,7 @@ def draw(
     axes.tick_params(length=0)
     axes.set_xlabel("ratio of quantum to classical time")
     axes.set_ylabel("load of others (of nodes and QPUs)")
-    # a file's name may have what Matplotlib takes for a formula
+    # a file's name may contain text that Matplotlib takes for a formula
     what = f"{title}: the strategy with the least {_described(objective)}"
     axes.set_title(what, parse_math=False, fontsize=11)
     figure.legend(
@@ -98,7 +98,7 @@ def _draw_cell(
 
 
 def _marks(cells: Sequence[Cell]) -> list[Patch]:
-    """Explain the marks that are there."""
+    """Return entries that explain the marks on the map."""
 
     def entry(text: str, colour: str = "none") -> Patch:
         edge = "none" if colour == "none" else "#999999"
@@ -143,10 +143,10 @@ def _described(objective: Objective) -> str:
 
 
 def write(path: Path, figure: Figure) -> None:
-    """Write a picture in its suffix's format; equal maps give equal files.
+    """Write a picture in the format of the file's suffix; equal maps give equal files.
 
     :param path: file to write, with the suffix ``.png`` or ``.svg``
-    :raises InputError: if it cannot be written
+    :raises InputError: if the file cannot be written
     """
     format_ = path.suffix[1:].lower()
     settings = mpl.rc_context(

@@ -1,4 +1,4 @@
-"""What is planned: a workload file or a StreamFlow file, with what journals tell of it."""
+"""Reads what is planned: a workload or StreamFlow file, with measured values of journals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from sf_quantum.validation import STREAMFLOW, likeliest
 class Plan:
     """The simulated workload, and the sources of its values.
 
-    :param content: content of the workload file, or what a StreamFlow file amounts to
-        as one
+    :param content: content of the workload file, or of the one made from a StreamFlow file
     :param flow: the plan of a StreamFlow file; ``None`` for a workload file
     """
 
@@ -50,7 +49,7 @@ class Plan:
 
     @property
     def current(self) -> Strategy | None:
-        """The strategy that a StreamFlow file has."""
+        """The current strategy of a StreamFlow file."""
         return None if self.flow is None else self.flow.current
 
     def lines(self, strategy: Strategy) -> list[str]:
@@ -60,14 +59,14 @@ class Plan:
         return self.flow.lines(strategy)
 
     def config(self, strategy: Strategy) -> dict[str, JSON]:
-        """Return the keys of ``sfq.slurm`` for it, by application or by deployment."""
+        """Return the keys of ``sfq.slurm`` for a strategy, by application or deployment."""
         if self.flow is None:
             names = self.workload.applications
             return {name: config(self.workload, strategy, name) for name in names}
         return {self.flow.deployment: {"allocation": self.flow.allocation(strategy)}}
 
     def save(self, path: Path) -> None:
-        """Write it as a workload file.
+        """Write the plan as a workload file.
 
         :raises InputError: if the file cannot be written, or would not find its traces
         """
@@ -89,11 +88,10 @@ def load(
     """Read a workload file or a StreamFlow file.
 
     :param nodes: number of nodes of the site's partitions, by name, for a StreamFlow
-        file; the Slurm of this host is asked for the others if the file uses it
-
-    :param paths: journals, or folders of journals; without them, those of a StreamFlow
-        file are its own
-    :raises InputError: if a file cannot be read, or no journal tells anything
+        file; other partitions are queried from the Slurm of this host if the file uses it
+    :param paths: journals, or folders of journals; without paths, the journals of a
+        StreamFlow file's own runs are read
+    :raises InputError: if a file cannot be read, or no journal contains usable values
     """
     parsed = yaml.read(file, "a workload or a StreamFlow file")
     content = mapping(parsed)
@@ -147,7 +145,7 @@ def _nodes_here(flow: StreamFlowFile) -> dict[str, int]:
 
 
 def _own_journals(file: Path) -> Path | None:
-    """Return the folder of a file's journals; ``None`` if it asks for none or has not run."""
+    """Return the folder of a file's journals; ``None`` if its runs write or wrote none."""
     try:
         folder = journals_of(file)
     except InputError:
@@ -156,9 +154,9 @@ def _own_journals(file: Path) -> Path | None:
 
 
 def _fit(paths: Sequence[Path], file: Path | None) -> tuple[Fit, Mapping[str, int]]:
-    """Fit what journals tell.
+    """Fit phases and overheads to journals.
 
-    :raises InputError: if they tell nothing
+    :raises InputError: if the journals contain no usable values
     """
     runs = journals.read(paths, file)
     if (fit := fitting.fit(runs)) is not None:

@@ -37,7 +37,7 @@ from sf_quantum.planning.workloads.workload import (
 )
 from sf_quantum.service.domain.jobs import Lease, LeaseRequest
 
-#: jobs of others that were recorded, with times from the start of the simulation
+#: recorded jobs of others, with times from the start of the simulation
 Load: TypeAlias = NodeTrace | QpuLoad
 
 

@@ -11,7 +11,7 @@ from sf_quantum.files import JSON
 from sf_quantum.planning.estimate import Estimate
 from sf_quantum.planning.experiment import WEIGHTED, Result
 
-#: what can be minimised or bounded, and how it is called in a sentence
+#: measures that can be minimised or bounded, and their names in a sentence
 OBJECTIVES: Mapping[str, str] = {
     "wall": "wall time",
     "node-seconds": "node-seconds",
@@ -20,7 +20,7 @@ OBJECTIVES: Mapping[str, str] = {
 }
 # Names in a sentence, including that of several objectives combined.
 _CALLED = {**OBJECTIVES, WEIGHTED: "weighted sum"}
-# differences below this are not worth telling
+# relative differences below this are treated as none
 _EQUAL = 0.005
 
 
@@ -30,7 +30,6 @@ class Recommendation:
 
     :param others: other strategies within the bounds, the second best first
     :param excluded: strategies beyond a bound
-    :param unsure: others whose difference in the objective may be chance
     """
 
     objective: str
@@ -41,7 +40,7 @@ class Recommendation:
 
     @property
     def unsure(self) -> list[Result]:
-        """The others that may be as good: the interval of the difference has both signs."""
+        """The others that may be as good: the interval of the difference contains 0."""
         return [
             other
             for other in self.others
@@ -51,7 +50,7 @@ class Recommendation:
 
     @property
     def as_good(self) -> list[Result]:
-        """The best, and the others that cost as little, or may do so."""
+        """The best strategy, and the others that cost as little, or may cost as little."""
         equal = [
             other
             for other in self.others
@@ -60,11 +59,11 @@ class Recommendation:
         return [self.best, *equal, *(one for one in self.unsure if one not in equal)]
 
     def sentence(self) -> str:
-        """Say why, with the figures."""
+        """Explain the recommendation, with the figures."""
         return " ".join(filter(None, (self._why(), self._how_sure())))
 
     def costs(self) -> str:
-        """Say what the strategy takes, and what the fastest one does."""
+        """Describe the time and nodes of the strategy, and of the fastest one."""
         fastest = min(
             (self.best, *self.others, *self.excluded), key=lambda one: one.mean("wall")
         )
@@ -98,7 +97,7 @@ class Recommendation:
         return f"{sentence}{self._price()}."
 
     def _price(self) -> str:
-        """Tell what the strategy costs in the other measure."""
+        """Describe the strategy's cost in the other measure."""
         other = "node-seconds" if self.objective == "wall" else "wall"
         called = OBJECTIVES[other]
         compared = [self.best, *self.others, *self.excluded]
@@ -128,8 +127,8 @@ def _taken(result: Result) -> str:
 def weigh(results: Sequence[Result], weights: Mapping[str, float]) -> list[Result]:
     """Add a weighted sum to the measures of each result.
 
-    Each measure counts relative to the least mean of all strategies, and the weights
-    relative to their sum: a strategy with the least of all measures has 1.
+    Each measure is divided by the least mean of all strategies, and each weight by the sum
+    of the weights: a strategy with the least of all measures has 1.
 
     :param weights: weight of each measure, not negative
     :raises InputError: if the least of a measure is 0
@@ -159,7 +158,7 @@ def weigh(results: Sequence[Result], weights: Mapping[str, float]) -> list[Resul
 def recommend(
     results: Sequence[Result], objective: str, bounds: Mapping[str, float]
 ) -> Recommendation:
-    """Choose among results, of which there is at least one.
+    """Choose among one or more results.
 
     :param objective: the measure that is minimised
     :param bounds: largest value that each measure may have, as a multiple of the least
@@ -181,20 +180,20 @@ def recommend(
 
 
 def _rank(result: Result, objective: str) -> tuple[float, ...]:
-    """The mean of the objective; what is as good is ranked by what else it takes."""
+    """Return the mean of the objective, and the means of measures that break ties."""
     ties = (name for name in ("quantum-node-seconds", "wall") if result.values(name))
     return (result.mean(objective), *map(result.mean, ties))
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """Write a figure with at least so many digits, and none behind the point from 100 on."""
+    """Write a figure with up to ``digits`` digits; from 100 on, as a whole number."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
 
 
 def interval(estimate: Estimate, factor: float) -> str:
-    """Write a mean, in some unit, with its confidence interval if it has one."""
+    """Write a mean, multiplied by a factor, with its confidence interval if it has one."""
     mean, half_width = estimate.mean * factor, estimate.half_width * factor
-    # less is a rounding error of equal values
+    # a smaller interval is a rounding error of equal values
     uncertain = half_width > 1e-9 * abs(mean)
     if half_width == math.inf:
         return f"{figure(mean)} ± ?"

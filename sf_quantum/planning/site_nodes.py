@@ -10,12 +10,12 @@ from sf_quantum.slurm.components import Component, nodes_needed
 def fitting(
     counts: Mapping[str, int], each: Mapping[str, Component], most: int
 ) -> dict[str, int] | None:
-    """Lower numbers of components of an allocation until a partition has their nodes.
+    """Lower the numbers of an allocation's components until their nodes fit a partition.
 
-    The component that holds most loses one first, and none loses its last.
+    The service whose components hold most nodes loses one first; each service keeps one.
 
     :param counts: number of components, by service
-    :param each: what one component requests, by service
+    :param each: request of one component, by service
     :param most: number of nodes of the partition
     :returns: the lower numbers; ``None`` if one component of each service needs too
         many nodes

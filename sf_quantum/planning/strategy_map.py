@@ -1,4 +1,4 @@
-"""Where each strategy wins: a workload with other ratios of its phases, and other load."""
+"""The map of winning strategies: a workload with varied ratios of its phases and load."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sf_quantum.planning.workloads.workload import (
     qpu_job_seconds,
 )
 
-#: quantum to classical time of each application
+#: ratios of quantum to classical time of each application
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 #: the share of the nodes, and of the QPUs' time, that others keep busy
 LOADS = (0.0, 0.25, 0.5, 0.75, 0.9)
-# Run time of others' jobs on nodes, and the inverse of the nodes' share that one of
-# them may request, if the workload has no such jobs.
+# Run time of others' jobs on nodes, and the inverse of the largest share of the nodes that
+# one job may request, if the workload has no such jobs.
 OTHERS_SECONDS = 1800.0
 OTHERS_SHARE = 4
 
@@ -36,8 +36,8 @@ OTHERS_SHARE = 4
 class Cell:
     """A point of the map.
 
-    :param comparison: the recommendation there; ``None`` if there is none
-    :param why: there is none; ``None``: time was over before it was simulated
+    :param comparison: comparison at this point; ``None`` if there is none
+    :param why: why there is no comparison; ``None`` if there is one, or the time was over
     """
 
     ratio: float
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def as_good(self) -> Sequence[Strategy]:
-        """The best, and those that may be as good, in the order of the workload."""
+        """The best strategy, and those that may be as good, in the order of the workload."""
         if self.comparison is None:
             return ()
         best = self.comparison.recommended.as_good
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def lead(self) -> float | None:
-        """What the least of the strategies that are worse costs more, relative to the best."""
+        """The additional cost of the best of the worse strategies, relative to the best."""
         if self.comparison is None:
             return None
         recommended, best = self.comparison.recommended, self.as_good
@@ -82,7 +82,7 @@ class Cell:
 def cells(workload: Workload, objective: Objective, seconds: float) -> Iterator[Cell]:
     """Simulate the map point by point, by increasing load.
 
-    :param seconds: time after which the points that remain are not simulated
+    :param seconds: time after which the remaining points are not simulated
     :raises InputError: if the workload cannot be varied
     """
     check(workload)
@@ -98,8 +98,8 @@ def cells(workload: Workload, objective: Objective, seconds: float) -> Iterator[
 def check(workload: Workload) -> None:
     """Check that ratio and load can be varied.
 
-    :raises InputError: if an application has phases of one kind only, or the load of
-        others is that of a trace
+    :raises InputError: if an application has phases of only one kind, or the load of
+        others comes from a trace
     """
     for name, application in workload.applications.items():
         for what, seconds in zip(
@@ -132,21 +132,21 @@ def cell(workload: Workload, objective: Objective, ratio: float, load: float) ->
 def varied(workload: Workload, ratio: float, load: float) -> Workload:
     """Return the workload with another ratio of its phases, and another load of others.
 
-    Each application's phases take as long together as before, without waits. Rates of
-    others are multiplied; where the workload has no others, there are jobs of half an
-    hour on up to a quarter of the nodes, and QPU jobs like the applications' own.
-    Waits because of others who are not simulated are left out.
+    The total time of each application's phases, without waits, remains the same. The rates
+    of others' jobs are multiplied. If the workload has no such jobs, they are jobs of half
+    an hour on up to a quarter of the nodes, and QPU jobs like the applications' own.
+    Waits because of jobs that are not simulated are left out.
     """
     applications = {
         name: _with_ratio(workload, application, ratio)
         for name, application in workload.applications.items()
     }
-    # set-up is part of the phases' seconds
+    # the seconds of phases now include the set-up
     qpus = {
         name: qpu.model_copy(update={"setup_seconds": 0.0})
         for name, qpu in workload.qpus.items()
     }
-    # the wait because of others who are not simulated
+    # no waits because of jobs that are not simulated
     partitions = {
         name: partition.model_copy(update={"queue_seconds": 0.0})
         for name, partition in workload.partitions.items()
@@ -198,7 +198,7 @@ def _with_ratio(
 
 
 def _jobs(workload: Workload, load: float) -> list[BackgroundJobs]:
-    """Return others' jobs on nodes; those of partitions without classical phases stay."""
+    """Return others' jobs on nodes, unchanged in partitions without classical phases."""
     first = workload.first_partition
     there = workload.background.jobs if workload.background else []
     used = {
@@ -227,7 +227,7 @@ def _jobs(workload: Workload, load: float) -> list[BackgroundJobs]:
 
 
 def _quantum(workload: Workload, load: float) -> list[BackgroundQuantum]:
-    """Return others' QPU jobs; those of QPUs that no application uses stay."""
+    """Return others' QPU jobs, unchanged on QPUs that no application uses."""
     there = workload.background.quantum if workload.background else []
     phases = [
         phase

@@ -1,5 +1,5 @@
-"""What the journals of earlier runs tell: phases, overheads, and how sure they are.
+"""Values from the journals of earlier runs: phases, overheads, and their spread.
 
 ``journals`` chooses the runs, ``fitting`` fits phases and overheads to them, and ``sources``
-says which figures of a plan were measured and which are defaults.
+reports which figures of a plan were measured and which are defaults.
 """

@@ -1,9 +1,9 @@
 """Phases and overheads, fitted from the journals of earlier runs.
 
 A *group* is all jobs of a step in one iteration of its loop. The time from the end of a group
-to the start of the next is StreamFlow's, apart from what Slurm takes to submit a job, to start
-it on nodes that are free, and to tell its end. A job that Slurm said to be pending for a
-reason has waited for nodes; its wait is not Slurm's own time.
+to the start of the next is StreamFlow's overhead. Slurm's overhead is the time to submit a
+job, to start it on free nodes, and to report its end. A job that Slurm listed as pending with
+a reason has waited for nodes; its wait is not part of Slurm's overhead.
 
 All times are in seconds.
 """
@@ -25,7 +25,7 @@ from sf_quantum.journal.events import Event
 from sf_quantum.planning.measured.journals import EarlierRuns
 from sf_quantum.reporting.attempts import JobAttempt, collect
 
-# reasons of squeue(1) for which a job does not wait for nodes: Slurm has not considered it
+# reasons in squeue(1) of a job that does not wait for nodes: Slurm has not considered the job
 _UNCONSIDERED = {"None", "Prolog"}
 # Slurm's times may be whole seconds
 _SECOND = 1.0
@@ -47,7 +47,7 @@ class Sample:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Sample | None:
-        """Summarise measured times, of which there may be none."""
+        """Summarise measured times; ``None`` if there are none."""
         if not values:
             return None
         mean = max(fmean(values), 0.0)
@@ -67,7 +67,7 @@ class FittedPhase:
     :param qpu_jobs: number of QPU jobs in each run of the step
     :param between_seconds: computation off the QPU before each QPU job, in seconds
     :param host_seconds: computation on the driver's host before the phase, in seconds
-    :param only: ``first`` or ``last``: before or after the loop
+    :param only: ``first`` for a step before the loop, ``last`` for a step after it
     :param number: number of runs of the step
     """
 
@@ -109,7 +109,7 @@ class Fit:
     :param overheads: keys of :class:`~sf_quantum.planning.simulation.site.Overheads` without suffix
     :param queues: the wait for nodes of a request, by partition
     :param runs: number of runs
-    :param side_by_side: steps that ran at the same time, which are phases one after the other
+    :param side_by_side: steps that ran at the same time, but are consecutive phases
     """
 
     phases: Sequence[FittedPhase]
@@ -121,7 +121,10 @@ class Fit:
 
 
 class _SlurmJob(NamedTuple):
-    """A job that has run on nodes of an allocation, which has a deployment and a name."""
+    """A job that has run on nodes of an allocation.
+
+    :param allocation: deployment and name of the allocation
+    """
 
     allocation: tuple[str, str]
     strategy: str
@@ -134,10 +137,10 @@ class _SlurmJob(NamedTuple):
 class _Job:
     """The last attempt of a job, which completed.
 
-    :param arrived: when the driver submitted it, or began it elsewhere
-    :param ran: seconds of its work
-    :param noticed: when the driver knew of its end
-    :param slurm: its Slurm job, if that has run
+    :param arrived: time when the driver submitted the job to Slurm, or began it elsewhere
+    :param ran: seconds of the job's work
+    :param noticed: time when the driver noticed the job's end
+    :param slurm: Slurm job, if one has run
     """
 
     attempt: JobAttempt
@@ -170,7 +173,7 @@ class _Group:
 
     @property
     def on_host(self) -> bool:
-        """Whether it ran on neither nodes of Slurm nor a QPU."""
+        """Whether the group ran on neither nodes of Slurm nor a QPU."""
         return all(job.slurm is None and not job.attempt.qpu_jobs for job in self.jobs)
 
 
@@ -186,7 +189,7 @@ class _Run:
 class _Allocation:
     """An allocation as its events describe it.
 
-    :param waited: whether it was pending for lack of nodes; it needs ``known``
+    :param pending_reason: reason with which Slurm listed the allocation as pending, if any
     """
 
     partition: str
@@ -260,7 +263,7 @@ def _run(run: Sequence[Event]) -> _Run:
 
 
 def _numbers(attempt: JobAttempt) -> tuple[int, ...]:
-    """The numbers in a job's tag: of its iterations, then of its scatters."""
+    """Return the numbers in a job's tag: of its iterations, then of its scatters."""
     return tuple(map(int, attempt.tag.split(".")[1:]))
 
 
@@ -317,7 +320,7 @@ def _repeats(run: _Run) -> int:
 
 
 def _overheads(runs: Sequence[_Run]) -> dict[str, Sample]:
-    """Fit the overheads of which there are measurements."""
+    """Fit the overheads that were measured."""
     steps: list[float] = []
     jobs: list[float] = []
     allocations: list[float] = []
@@ -334,7 +337,7 @@ def _overheads(runs: Sequence[_Run]) -> dict[str, Sample]:
             elif kind == "resume":
                 resumes.append(seconds)
             held += _held_overhead(run, job)
-    # a job resumes in an allocation that has been granted
+    # the time of an allocation includes the start of its first job
     resumed = fmean(resumes) if resumes else 0.0
     allocations = [max(0.0, seconds - resumed) for seconds in allocations]
     samples = {
@@ -356,7 +359,7 @@ def _step_overheads(run: _Run) -> Iterator[float]:
 
 
 def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
-    """Return the kind of a job's overhead, empty if it cannot be told, and its seconds."""
+    """Return the kind of a job's overhead, empty if unknown, and its seconds."""
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.attempt.attempt > 1:
         return "", 0.0
@@ -372,7 +375,7 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
 
 
 def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
-    """Return for how long a job had nodes of its own that it did not use, if that is known."""
+    """Yield for how long a job had its own nodes without using them, if known."""
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.slurm.strategy != "per-step":
         return
@@ -383,7 +386,7 @@ def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
 
 
 def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
-    """Fit the waits for nodes beyond what Slurm takes to grant those that are free."""
+    """Fit the waits for nodes, without the time that Slurm takes to grant free nodes."""
     waits: dict[str, list[float]] = defaultdict(list)
     for one in (one for run in runs for one in run.allocations.values()):
         if not math.isnan(one.pending):
@@ -467,26 +470,26 @@ def _task_times(
 ) -> tuple[list[float], float]:
     """Return the mean time of each task of a step, and the spread around the means.
 
-    :param together: whether the tasks run one after the other, and have one mean
+    :param together: whether the tasks run one at a time, and have one mean
     """
     rows = [[max(job.ran, _LEAST_SECONDS) for job in group.jobs] for group in groups]
     tasks = {len(row) for row in rows}
     if len(tasks) > 1 or together:
-        # tasks that come and go have no identity
+        # if their number varies, the tasks of different groups do not correspond
         sample = Sample.of([seconds for row in rows for seconds in row])
         assert sample is not None
         number = 1 if together else round(fmean(map(len, rows)))
         return [sample.seconds] * number, sample.spread
     columns = [*zip(*rows, strict=True)]
     means = [fmean(column) for column in columns]
-    # relative to the means of all, so that short tasks do not count for more
+    # relative to the means of all tasks, so that short tasks have no larger weight
     variances = (pvariance(column) for column in columns)
     squares = (mean * mean for mean in means)
     return means, math.sqrt(sum(variances) / sum(squares))
 
 
 def _qpu_times(jobs: Sequence[_Job]) -> tuple[list[float], float, float]:
-    """Return the mean QPU time of a QPU job, the time beside each, and the spread."""
+    """Return the mean QPU time of a QPU job, the mean time off the QPU, and the spread."""
     times: list[float] = []
     beside = 0.0
     for job in jobs:
@@ -503,5 +506,5 @@ def _qpu_times(jobs: Sequence[_Job]) -> tuple[list[float], float, float]:
 
 
 def _rounded(value: float) -> float:
-    """Round to what is known."""
+    """Round to the accuracy of measurements."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""The journals of earlier runs that a plan is fitted from, and those that are left out."""
+"""Chooses the journals of earlier runs to which a plan is fitted, and counts the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY
 from sf_quantum.journal.events import Event, Run
 
-#: the latest runs that count
+#: largest number of runs that are used: the latest ones
 LATEST_RUNS = 20
 #: larger journals are left out
 LARGEST_BYTES = 64_000_000
@@ -24,7 +24,7 @@ class EarlierRuns:
     """Completed runs, the latest first.
 
     :param events: events of each run
-    :param left_out: journals that were left out, by the reason
+    :param left_out: number of journals that were left out, by reason
     """
 
     events: list[list[Event]] = field(default_factory=list)
@@ -39,8 +39,8 @@ def read(paths: Sequence[Path], file: Path | None = None) -> EarlierRuns:
     """Read journals.
 
     :param paths: journals, or folders whose journals are read
-    :param file: the StreamFlow file, resolved; runs of others are left out
-    :raises InputError: if a path is missing, or names a file that is no journal
+    :param file: resolved path of the StreamFlow file; runs of other files are left out
+    :raises InputError: if a path is missing, or names a file that is not a journal
     """
     runs = EarlierRuns()
     for path in _latest_first(paths):
@@ -71,7 +71,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _completed_run(path: Path, file: Path | None, *, strict: bool) -> list[Event] | str:
-    """Return the events of a run, or why it is left out."""
+    """Return the events of a run, or why the run is left out."""
     try:
         size = path.stat().st_size
         if size == 0:

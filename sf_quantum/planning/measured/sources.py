@@ -18,16 +18,16 @@ _SHORTEST = 0.001
 
 
 def in_seconds(value: float) -> float:
-    """Round a measured time, so that files and tables show what is known."""
+    """Round a measured time for files and tables, to the accuracy of measurements."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What a plan knows, and how well.
+    """The sources of a plan's values.
 
-    :param left_out: journals that were not used, by the reason
-    :param assumed: what was not measured, beside overheads
+    :param left_out: number of journals that were not used, by reason
+    :param assumed: values that were not measured, other than overheads
     """
 
     fit: Fit | None = None
@@ -35,7 +35,7 @@ class Sources:
     assumed: Sequence[str] = ()
 
     def lines(self, workload: Workload) -> list[str]:
-        """Say how sure the plan is."""
+        """Describe which values were measured, with their spread, and which are defaults."""
         text = []
         if self.fit is not None:
             text += [*_measured(self.fit)]
@@ -91,9 +91,9 @@ def overheads(fit: Fit) -> dict[str, JSON]:
 def measured(
     content: Mapping[str, JSON], fit: Fit
 ) -> tuple[dict[str, JSON], list[str]]:
-    """Replace what a workload file says about steps by what journals tell of them.
+    """Replace a workload file's values of steps with those measured in journals.
 
-    Nodes, partitions and QPUs remain as the file has them.
+    Nodes, partitions and QPUs remain those of the file.
 
     :param content: content of a valid workload file
     :returns: the new content, and the phases and values that no journal contains
@@ -147,7 +147,7 @@ def _replaced(
     setup = mapping(qpus.get(str(phase.get("qpu")))).get("setup_seconds")
     seconds = keys.get("seconds")
     if isinstance(setup, float | int) and isinstance(seconds, float):
-        # the journal has both together
+        # the journal contains only the sum of both
         keys["seconds"] = max(_SHORTEST, seconds - setup)
     return {**kept, **keys}
 

@@ -1,7 +1,8 @@
 """The model: a cluster, its QPUs and hybrid applications on a virtual clock.
 
-``strategies`` says what an application holds and when, ``application`` has the phases of a
-run. ``site`` is what strategies ask: its ``cluster`` (partitions with backfilling), its
-``qpu`` (the service's policies over a model of the device) and overheads. ``elastic``
-simulates elastic allocations, ``waiting`` predicts the wait in a partition.
+``strategies`` decides what an application holds and when, ``application`` contains the phases
+of a run. Strategies request resources from ``site``: nodes from its ``cluster`` (partitions
+with backfilling), leases from its ``qpu`` services (the service's policies over a model of the
+device); ``site`` adds overheads. ``elastic`` simulates elastic allocations, ``waiting``
+predicts the wait in a partition.
 """

@@ -18,7 +18,7 @@ class Task:
 
     :param seconds: run time on ``nodes`` nodes; on fewer, down to ``least``, it is
         proportionally longer
-    :param expected_seconds: the mean of the draws
+    :param expected_seconds: mean of the distribution of ``seconds``
     """
 
     partition: str
@@ -33,11 +33,11 @@ class Task:
 
 @dataclass(frozen=True)
 class ClassicalStep:
-    """Tasks that run in parallel; the next step begins when all are over.
+    """Tasks that run in parallel; the next step begins when all tasks have ended.
 
-    :param name: the same in each pass through the phases
+    :param name: name of the step, the same in each pass through the phases
     :param host_seconds: computation on the driver's host before the step, in seconds
-    :param at_once: tasks that workflows run at the same time; ``None``: all
+    :param at_once: number of tasks that a workflow runs at the same time; ``None``: all
     """
 
     tasks: tuple[Task, ...]
@@ -67,14 +67,14 @@ class ClassicalStep:
 
 @dataclass(frozen=True)
 class QuantumStep:
-    """Jobs on a QPU, one after the other.
+    """Jobs on a QPU that run one at a time.
 
     :param partition: partition of the nodes on which the client runs; ``None``: the
         driver's host
-    :param jobs: seconds on the device of each, set-up included
-    :param beside: seconds beside the QPU for each job: the latency, and what is computed
+    :param jobs: seconds of each job on the device, set-up included
+    :param beside: seconds off the QPU for each job: the latency, and the computation
         between two jobs
-    :param name: the same in each pass through the phases
+    :param name: name of the step, the same in each pass through the phases
     :param host_seconds: computation on the driver's host before the step, in seconds
     :param nodes: number of nodes of the client
     """
@@ -102,7 +102,7 @@ Step: TypeAlias = ClassicalStep | QuantumStep
 
 @dataclass
 class Outcome:
-    """What became of an application; times are in seconds on the virtual clock.
+    """The times and usage of an application, in seconds on the virtual clock.
 
     :param leased: lease-seconds by QPU
     """
@@ -122,9 +122,9 @@ class Application:
     """One run of a hybrid application.
 
     :param margin: the user's estimates of times, relative to their means
-    :param limit: the time limit of its jobs, instead of these estimates
-    :param lease: its requests for leases
-    :param name: the same for all runs of a StreamFlow file
+    :param limit: time limit of the jobs, instead of these estimates
+    :param lease: request for each lease of the application
+    :param name: name of the application, the same for all runs of a StreamFlow file
     """
 
     user: str
@@ -137,7 +137,7 @@ class Application:
 
     @property
     def seconds(self) -> float:
-        """The time that its phases take if nothing waits."""
+        """The time that the phases take if nothing waits."""
         return sum(step.host_seconds + step.seconds for step in self.steps)
 
     @property
@@ -152,7 +152,7 @@ class Application:
         return self._most(ClassicalStep.nodes)
 
     def most_nodes_at_once(self) -> dict[str, int]:
-        """Return those that it needs in a workflow."""
+        """Return the nodes of each partition that the largest step needs in a workflow."""
         return self._most(ClassicalStep.nodes_at_once)
 
     def _most(
@@ -166,14 +166,15 @@ class Application:
         return most
 
     def estimate(self) -> float:
-        """The user's estimate of the time of all steps, which suffices for these."""
+        """Return the user's estimate of the time of all steps, at least the actual time."""
         expected = sum(step.host_seconds + step.expected_seconds for step in self.steps)
         return self.estimated(self.seconds, expected)
 
     def estimated(self, seconds: float, expected: float) -> float:
-        """The user's estimate of what takes some seconds, which suffices for them.
+        """Return the user's estimate of a time, at least the actual time.
 
-        :param expected: the mean of the seconds
+        :param seconds: the actual time
+        :param expected: the mean of the time
         """
         limit = self.margin * expected if self.limit is None else self.limit
         return max(seconds, limit)

@@ -59,7 +59,7 @@ IDEAL = Scheduling(limit_seconds=0)
 
 @dataclass
 class Usage:
-    """What the requests of one owner have used; times are in seconds.
+    """The usage by the requests of one owner; times are in seconds.
 
     :param held: node-seconds by partition
     :param busy: node-seconds by partition in which the nodes computed
@@ -80,11 +80,11 @@ class Allocation:
     """A request for nodes, and what was granted.
 
     :param nodes: number of nodes by partition; all are granted at the same time
-    :param seconds: the user's estimate of the time for which they are held
-    :param usage: usage that is charged for them
-    :param granted: event that occurs when they are granted
+    :param seconds: the user's estimate of the time for which the nodes are held
+    :param usage: usage to which the nodes are charged
+    :param granted: event that occurs when the nodes are granted
     :param most: see :meth:`Cluster.request`
-    :param size: what was requested
+    :param size: requested nodes by partition
     """
 
     number: int
@@ -112,7 +112,7 @@ class _Running(NamedTuple):
 
 
 class _Reservation(NamedTuple):
-    """The start of the first blocked request of partitions, and the nodes it spares."""
+    """The start of the first blocked request of partitions, and the nodes it leaves free."""
 
     at: float
     spare: dict[str, int]
@@ -136,18 +136,19 @@ class Cluster:
 
     The first request of a partition that cannot start gets a reservation at the earliest
     time at which the estimates of running jobs let it start. Later requests start before
-    it if they do not delay it: they end before, by their estimate, or use nodes that it
-    spares (Lifka, JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12, 2001, p. 529). A job
-    that exceeds its estimate is expected to end at any moment.
+    the first request if they do not delay it: by their estimates, they end before the
+    reservation, or they use nodes that it leaves free (Lifka, JSSPP 1995; Mu'alem and
+    Feitelson, IEEE TPDS 12, 2001, p. 529). A job that exceeds its estimate is expected to
+    end at any moment.
 
-    A request for nodes of several partitions, a heterogeneous job, starts on all of them
-    at once. It has a reservation when it is the first to wait in each of them.
+    A request for nodes of several partitions, a heterogeneous job, starts on all of them at
+    the same time. It gets a reservation when it is the first to wait in each of them.
 
-    A request may include licences. While there are too few of them it has no reservation,
-    and others may overtake it: what Slurm does without ``bf_licenses``.
+    A request may include licences. While too few licences are free, the request has no
+    reservation, and others may overtake it, as in Slurm without ``bf_licenses``.
 
-    :param partitions: nodes by partition
-    :param licences: licences by name, which is no partition's
+    :param partitions: number of nodes by partition
+    :param licences: number of licences by name; partitions have other names
     """
 
     def __init__(
@@ -177,10 +178,10 @@ class Cluster:
     ) -> Allocation:
         """Submit a request; wait for :attr:`Allocation.granted`.
 
-        :param nodes: the fewest nodes that are accepted, by partition; licences by name
-        :param seconds: the user's estimate of the time for which they are held
-        :param most: nodes by partition that are taken if they are free and no earlier
-            request waits for nodes of the partition
+        :param nodes: smallest accepted number of nodes by partition, and licences by name
+        :param seconds: the user's estimate of the time for which the nodes are held
+        :param most: largest number of nodes by partition; more than ``nodes`` are granted
+            if they are free and no earlier request waits for nodes of the partition
         """
         self._number += 1
         allocation = Allocation(
@@ -233,7 +234,7 @@ class Cluster:
         self._schedule()
 
     def _schedule(self) -> None:
-        """Have passes of both kinds follow the events of the instant when they are due."""
+        """Schedule the next pass of each kind, after all other events of its instant."""
         if not self._pending:
             return
         queue, backfill = (
@@ -243,12 +244,12 @@ class Cluster:
         if self._pass is None:
             self._pass = _Pass(self._env, self._pass_of_queue, self._until(queue))
         if 0 < backfill < math.inf and self._backfilling is None:
-            # passes of both kinds are independent in Slurm: not at the same time
+            # in Slurm, passes of both kinds are independent: here they get different times
             delay = self._until(backfill, backfill / 2)
             self._backfilling = _Pass(self._env, self._pass_of_backfilling, delay)
 
     def _until(self, interval: float, first: float = 0.0) -> float:
-        """Return the time to the next of passes in an interval; 0: now."""
+        """Return the time to the next pass, given the interval between passes; 0: now."""
         return interval - (self._env.now - first) % interval if interval else 0.0
 
     def _pass_of_queue(self, _: simpy.Event) -> None:
@@ -262,8 +263,8 @@ class Cluster:
     def _start_all(self, *, backfill: bool) -> None:
         """Start what can start, in the order of submission.
 
-        A size that does not fit is left for the rest of the pass, which takes nodes only:
-        its time does not grow with the number of equal requests.
+        A size that does not fit is skipped for the rest of the pass, since a pass frees no
+        nodes: so the time of a pass does not grow with the number of equal requests.
 
         :param backfill: whether requests may overtake one that cannot start
         """
@@ -320,13 +321,13 @@ class Cluster:
         blocked: Mapping[str, Allocation],
         reservations: dict[int, _Reservation],
     ) -> bool:
-        """Return whether a request that fits delays no reservation; use what they spare."""
+        """Return whether a fitting request delays no reservation; use their free nodes."""
         ends = self._env.now + request.seconds
         spares = []
         for name, nodes in request.nodes.items():
             if (first := blocked.get(name)) is None:
                 continue
-            # computed only where a request could be backfilled
+            # computed only if a request could be backfilled
             if first.number not in reservations:
                 reservations[first.number] = self._reserve(first)
             reservation = reservations[first.number]

@@ -1,4 +1,4 @@
-"""The allocations that ``elastic`` holds, on a virtual clock: the rules are ``sfq.slurm``'s own."""
+"""Simulates the allocations that ``elastic`` holds, with the rules of ``sfq.slurm`` itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sf_quantum.planning.simulation.site import Site
 class ElasticAllocations:
     """The allocations of an application for tasks of one partition and size.
 
-    After every event, :meth:`_balance` adjusts them to the demand. One that has reached its
-    time limit, the user's estimate for the application, is given back as soon as it is idle:
-    applications that each keep a node that another needs wait until then. The forecast knows
-    what earlier runs of the same application have observed.
+    After every event, :meth:`_balance` adjusts the allocations to the demand. The time limit
+    of an allocation is the user's estimate for the application. After it, the allocation is
+    released as soon as it is idle: applications that wait for each other's idle nodes get
+    them then. The forecast uses observations from earlier runs of the same application.
 
     :param task: any of the tasks
     """
@@ -46,11 +46,11 @@ class ElasticAllocations:
         self._of = application.name, task.partition, task.nodes, task.least
         if settings.ahead and self._of in site.forecasts:
             self._forecast.learn(site.forecasts[self._of])
-        # what tasks wait for, and since when
+        # the grants that tasks wait for, and the start of each wait
         self._wanted: deque[tuple[simpy.Event, float]] = deque()
-        # the key is that of requests without dependencies
+        # pending requests; the only key is None, for requests without a dependency
         self._requests: dict[str | None, list[simpy.Process]] = {}
-        # busy ones that have reached their time limit
+        # busy allocations that have reached their time limit
         self._over: set[Allocation] = set()
         self._timer_at = math.inf
         self._closed = False
@@ -76,12 +76,12 @@ class ElasticAllocations:
         self._balance()
 
     def quantum_step_started(self, step: str) -> None:
-        """Give back the allocations that need not be kept."""
+        """Release the allocations that need not be kept during the step."""
         self._forecast.started(step, self._site.env.now)
         self._balance()
 
     def quantum_step_begins(self, step: str) -> None:
-        """The step has its QPU: adjust the time at which nodes are requested."""
+        """Adjust the time at which nodes are requested, since the step has its QPU."""
         self._forecast.begins(step, step, self._site.env.now)
         self._balance()
 
@@ -116,7 +116,7 @@ class ElasticAllocations:
             return
         now = self._site.env.now
         while self._wanted and self._pool.free:
-            # the most recently used one, so that the others reach the idle time
+            # the most recently used allocation, so that the others reach the idle time
             allocation = next(reversed(self._pool.free))
             granted, arrived = self._wanted.popleft()
             self._pool.assign(allocation, arrived)
@@ -142,7 +142,7 @@ class ElasticAllocations:
                 timer.callbacks.append(self._change)
 
     def _change(self, timer: simpy.Event) -> None:
-        # another time may have been set meanwhile
+        # the timer may have been set to another time meanwhile
         if timer.value == self._timer_at:
             self._timer_at = math.inf
             self._balance()

@@ -34,7 +34,7 @@ class Window:
     every_seconds: float = math.inf
 
     def begins(self, now: float) -> float:
-        """Return the beginning of the window that is open, or of the next one."""
+        """Return the beginning of the current window, or of the next one."""
         if now < self.at_seconds + self.seconds:
             return self.at_seconds
         if math.isinf(self.every_seconds):
@@ -88,7 +88,7 @@ class QpuUsage:
     last_end: float | None = None
 
     def forget_gaps(self) -> None:
-        """Begin with the next job, as after a warm-up."""
+        """Forget the gaps so far, as after a warm-up."""
         self.gaps.clear()
         self.last_end = None
 
@@ -132,7 +132,7 @@ class QpuService:
             env.process(self._fail(random.Random(f"failures {seed}")))
 
     def acquire(self, user: str, request: LeaseRequest) -> simpy.Event:
-        """Request a lease, which is the value of the event when it is granted."""
+        """Request a lease; the event occurs at the grant, and its value is the lease."""
         self._requests += 1
         rank = RANKS[request.job_class or _DEFAULT]
         granted = self._env.event()
@@ -142,15 +142,15 @@ class QpuService:
         return granted
 
     def release(self, lease: Lease) -> None:
-        """End a lease; its jobs are over."""
+        """End a lease, whose jobs must have ended."""
         del self._held[lease.id]
         self._policy.released(lease)
         self._grant()
 
     def submit(self, lease: Lease, seconds: float) -> simpy.Event:
-        """Submit a job under a lease; the event occurs when it is over.
+        """Submit a job under a lease; the event occurs when the job has ended.
 
-        :param seconds: how long the job occupies the device
+        :param seconds: time for which the job occupies the device
         """
         self._jobs += 1
         job = PendingJob(
@@ -237,7 +237,7 @@ class QpuService:
             self.usage.last_end = self._env.now
 
     def _idle(self) -> Process:
-        """Wait for a job, or for the end of a window before which none can run."""
+        """Wait for a job, or for the end of a window before which no pending job can run."""
         self._wake = self._env.event()
         if len(self._pending) and not self._broken:
             now = self._env.now

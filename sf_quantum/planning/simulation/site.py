@@ -74,7 +74,7 @@ Tasks: TypeAlias = tuple[str, str, int, int]
 
 
 def licence(qpu: str) -> str:
-    """Return the partition of a cluster whose nodes are the vQPUs of a QPU."""
+    """Return the name of the licences with which a cluster counts a QPU's vQPUs."""
     return f"qpu:{qpu}"
 
 
@@ -84,8 +84,8 @@ class Site:
 
     :param queues: wait for nodes because of jobs that are not simulated, by partition
     :param draws: random numbers for the overheads and the queues
-    :param rooms: one slot for each job that may run at once, by partition; partitions
-        without a bound are not in it
+    :param rooms: one slot for each job that may run at the same time, by partition;
+        without the partitions that have no bound
     :param forecasts: observations from ended runs, the latest of each application
     """
 
@@ -99,16 +99,16 @@ class Site:
     forecasts: dict[Tasks, JobForecast] = field(default_factory=dict)
 
     def step_seconds(self) -> float:
-        """Draw the time that StreamFlow takes from a step to the next."""
+        """Draw the time that StreamFlow takes from one step to the next."""
         overheads = self.overheads
         return draw(self.draws, overheads.step_seconds, overheads.step_spread)
 
     def job_seconds(self, *partitions: str) -> tuple[float, float]:
-        """Draw what the Slurm job of a step takes beside its work and the simulated queue.
+        """Draw the time of a step's Slurm job apart from its work and the simulated queue.
 
         :param partitions: partitions in which the job requests nodes
-        :returns: seconds until the job requests them, and seconds that it takes once it
-            has them
+        :returns: seconds before the job requests the nodes, and seconds for which it has
+            the nodes without working
         """
         overheads = self.overheads
         return self._divided(
@@ -116,7 +116,7 @@ class Site:
         )
 
     def allocation_seconds(self, *partitions: str) -> tuple[float, float]:
-        """Draw the same of an allocation for several jobs."""
+        """Draw the time of an allocation for several jobs, as :meth:`job_seconds`."""
         overheads = self.overheads
         seconds = overheads.allocation_seconds
         return self._divided(
@@ -143,7 +143,7 @@ class Site:
         return draw(self.draws, overheads.resume_seconds, overheads.resume_spread)
 
     def in_turn(self, partition: str | None, work: Process) -> Process:
-        """Do the work of a job when the partition has room for it."""
+        """Do the work of a job once the partition's bound on jobs allows it."""
         room = None if partition is None else self.rooms.get(partition)
         if room is None:
             yield from work
@@ -162,7 +162,7 @@ class Site:
     def task_job(
         self, task: Task, application: Application, outcome: Outcome
     ) -> Process:
-        """Run a task as a Slurm job of its own."""
+        """Run a task as a separate Slurm job."""
         before, held = self.job_seconds(task.partition)
         yield self.env.timeout(before)
         estimate = application.estimated(task.seconds, task.expected_seconds)
@@ -181,12 +181,12 @@ class Site:
         outcome: Outcome,
         began: Callable[[], None] = lambda: None,
     ) -> Process:
-        """Run a quantum step under a lease of its own.
+        """Run a quantum step under a separate lease.
 
         The client runs on the driver's host, or on nodes that are requested first.
 
-        :param began: function that is called when the client has its nodes, or
-            otherwise its lease
+        :param began: function that is called when the client has its nodes, or on the
+            driver's host, its lease
         """
         if step.partition is None:
             yield from self._leased(step, application, outcome, began)

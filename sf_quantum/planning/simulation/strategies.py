@@ -45,7 +45,7 @@ class _Strategy(Section):
         """Name the strategy and its own options."""
 
     def holds(self, application: Application) -> Mapping[str, int]:
-        """Return the nodes of each partition that have to be free at once."""
+        """Return the nodes of each partition that must be free at the same time."""
         held: dict[str, int] = {}
         for step in application.steps:
             for name, nodes in _largest(step).items():
@@ -70,7 +70,7 @@ class _Held(_Strategy):
     """
 
     def holds(self, application: Application) -> Mapping[str, int]:
-        """All that is held at once, quantum nodes included."""
+        """Return all nodes and licences that are held at the same time."""
         held = self._nodes(application)
         for qpu, (partition, nodes) in _clients(application).items():
             held[licence(qpu)] = 1
@@ -109,7 +109,7 @@ class _Held(_Strategy):
     def _jobs(
         self, site: Site, step: ClassicalStep, jobs: Sequence[Process]
     ) -> Sequence[Process]:
-        """Return the jobs of a step, of which some may have to wait for others."""
+        """Return the jobs of a step; some may have to wait for others."""
         return jobs
 
     def _step_seconds(self, site: Site) -> float:
@@ -281,7 +281,7 @@ _Size: TypeAlias = tuple[str, int, int]
 
 
 def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
-    """Return the partitions of the clients, and the nodes of the largest one, by QPU."""
+    """Return by QPU the partition of its clients, and the nodes of the largest client."""
     clients: dict[str, tuple[str | None, int]] = {}
     for step in application.quantum_steps():
         _, nodes = clients.get(step.qpu, (None, 0))
@@ -290,7 +290,7 @@ def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
 
 
 def _in_turn(site: Site, step: ClassicalStep, jobs: Sequence[Process]) -> list[Process]:
-    """Return the jobs of a step's tasks, which wait until their partition has room."""
+    """Return the jobs of a step's tasks, which wait for their partition's bound on jobs."""
     pairs = zip(step.tasks, jobs, strict=True)
     return [site.in_turn(task.partition, job) for task, job in pairs]
 

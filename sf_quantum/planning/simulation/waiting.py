@@ -12,7 +12,7 @@ from sf_quantum.planning.simulation.qpu import Process
 
 # time limits are this many times the run times, as with the ``margin`` of workload files
 MARGIN = 2.0
-#: waits are not predicted further
+#: longest wait that is predicted
 HORIZON_SECONDS = 7 * 86400.0
 _PARTITION = "partition"
 _SOON_SECONDS = 1.0
@@ -24,8 +24,8 @@ _SUBMITTED_SECONDS = 0.001
 class QueuedJob:
     """A job that runs or is pending.
 
-    :param processors: number of processors that it holds or requests
-    :param limit_seconds: its time limit, or for a running job what is left of it
+    :param processors: number of processors that the job holds or requests
+    :param limit_seconds: time limit, or for a running job the time left of it
     """
 
     processors: int
@@ -41,7 +41,7 @@ def predicted_wait(
     """Predict for how many seconds a job would be pending if it were submitted now.
 
     The queue is FIFO with EASY backfilling by time limits. Jobs run for 1 / :data:`MARGIN` of
-    their limits, or of what is left of them. Jobs that come later are not known.
+    their limits, or of the time left of them. Later submissions are not considered.
 
     :param free: processors that no job holds
     :param pending: pending jobs, in the order in which Slurm considers them
@@ -67,7 +67,7 @@ def predicted_wait(
 
     for one in running:
         submit(one)
-    # they have their processors before another job is considered
+    # running jobs have their processors before another job is considered
     env.run(until=_SUBMITTED_SECONDS)
     for one in pending:
         if one.processors <= there:

@@ -20,7 +20,7 @@ _LONGEST_LINE = 1_000_000
 class Trace(Protocol):
     """The jobs of a trace.
 
-    :param left_out: jobs that were left out, by the reason
+    :param left_out: number of jobs that were left out, by reason
     :param file: name of the file with the trace
     """
 
@@ -41,11 +41,11 @@ def read(
     """Read a trace.
 
     :param kind: the expected content, for messages
-    :param errors: what bytes that are not UTF-8 become; ``strict`` refuses the file
-    :raises InputError: if it cannot be read, or no job is left
+    :param errors: handling of bytes that are not UTF-8; ``strict`` rejects the file
+    :raises InputError: if the file cannot be read, or no job is left
     """
     try:
-        # The format for QPU jobs is CSV, which needs the line ends as they are.
+        # The format for QPU jobs is CSV, which needs unchanged line ends.
         with path.open(encoding="utf-8-sig", errors=errors, newline="") as file:
             trace = parse(_bounded(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -59,9 +59,9 @@ def read(
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a trace, of which a damaged or a huge one has too many.
+    """Yield the lines of a trace; a damaged or a huge trace has too many.
 
-    :raises ValueError: if there are more than :data:`MOST_LINES`, or one is too long
+    :raises ValueError: if there are more than :data:`MOST_LINES`, or a line is too long
     """
     for number in itertools.count(1):
         line = file.readline(_LONGEST_LINE)
@@ -75,7 +75,7 @@ def _bounded(file: TextIO) -> Iterator[str]:
 
 
 def no_job(path: Path, kind: str, left_out: Counter[str]) -> InputError:
-    """Return the error for a trace without a job that can be simulated, to raise."""
+    """Return the error for a trace without a job that can be simulated."""
     reasons = f" (left out: {described(left_out)})" if left_out else ""
     return InputError(f"{path}: no job of {kind}{reasons}")
 

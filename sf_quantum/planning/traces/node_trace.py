@@ -1,4 +1,4 @@
-"""Jobs on nodes as they were recorded, and those that had to be left out."""
+"""Recorded jobs on nodes, and the number of jobs that had to be left out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 class NodeJob(NamedTuple):
     """A job on nodes; times are in seconds, submission since the trace's start.
 
-    :param nodes: number of nodes by partition; those of a heterogeneous job are granted
-        at once
+    :param nodes: number of nodes by partition; a heterogeneous job gets all its nodes at
+        the same time
     :param estimate: the user's estimate of the run time, at least the run time
     """
 
@@ -26,7 +26,7 @@ class NodeJob(NamedTuple):
 class NodeTrace:
     """The jobs of a trace, in the order of submission.
 
-    :param left_out: jobs that were left out, by the reason
+    :param left_out: number of jobs that were left out, by reason
     :param file: name of the file with the trace
     """
 
@@ -38,11 +38,11 @@ class NodeTrace:
         return len(self.jobs)
 
     def sort(self) -> None:
-        """Order the jobs by submission; those of the same time stay as they are."""
+        """Sort the jobs by submission; jobs of the same time keep their order."""
         self.jobs.sort(key=lambda job: job.submitted)
 
     def starting(self, seconds: float) -> NodeTrace:
-        """Return the jobs from a time on, with times counted from there."""
+        """Return the jobs from a time on, with times counted from that time."""
         return NodeTrace(
             [
                 job._replace(submitted=job.submitted - seconds)

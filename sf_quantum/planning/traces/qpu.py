@@ -1,6 +1,6 @@
 """The trace format for QPU jobs: CSV below a header, described in docs/reference/traces.md.
 
-``sfq usage --trace`` writes it, and ``sfq plan`` reads it.
+``sfq usage --trace`` writes the format, and ``sfq plan`` reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEADER = re.compile(r"# ([a-z_]+):\s*(.*)")
 _NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 _EPOCH = "seconds since 1970-01-01T00:00:00Z"
 _RELATIVE = "seconds since the first submission"
-# Decimal places of seconds by the service's clock.
+# Decimal places of seconds on the service's clock.
 _DECIMALS = 6
 
 
@@ -41,7 +41,7 @@ class QpuJob(NamedTuple):
     :param submitted: seconds since the epoch or since the first submission, as the
         header says
     :param started: start of the attempt that ended the job
-    :param attempts: number of times that it was started, interrupted attempts included
+    :param attempts: number of starts, including those of interrupted attempts
     :param qpu_seconds: QPU time of the attempt that ended the job, as billed or
         modelled
     :param device_seconds: time for which that attempt occupied the device
@@ -78,10 +78,10 @@ _TIMES = ("submitted", "started", "ended")
 class QpuTrace:
     """The jobs of a QPU, in the order of submission.
 
-    :param qpu: its name; empty in an anonymised trace
-    :param technology: such as ``annealer``; empty if unknown
-    :param anonymised: names are numbers, and times begin with the first submission
-    :param left_out: jobs that were left out on reading, by the reason
+    :param qpu: name of the QPU; empty in an anonymised trace
+    :param technology: technology of the QPU, such as ``annealer``; empty if unknown
+    :param anonymised: whether names are numbers, and times begin with the first submission
+    :param left_out: number of jobs that were left out on reading, by reason
     :param file: name of the file with the trace
     """
 
@@ -93,14 +93,15 @@ class QpuTrace:
     file: str = ""
 
     def sort(self) -> None:
-        """Order the jobs by submission; those of the same time stay as they are."""
+        """Sort the jobs by submission; jobs of the same time keep their order."""
         self.jobs.sort(key=lambda job: job.submitted)
 
 
 def anonymised(trace: QpuTrace) -> QpuTrace:
-    """Replace names by numbers, in the order of submission, and count times from the first.
+    """Replace names with numbers, and count times from the first submission.
 
-    Equal names of a column are equal numbers. The QPU's name is left out.
+    Each column is numbered in the order of submission; equal names get equal numbers. The
+    QPU's name is left out.
     """
     numbers: Mapping[str, dict[str, int]] = {name: {} for name in _NAMES}
     trace.sort()
@@ -119,7 +120,7 @@ def anonymised(trace: QpuTrace) -> QpuTrace:
 
 
 def write(path: Path, trace: QpuTrace) -> None:
-    """Write a trace, beside the file until it is whole.
+    """Write a trace, which replaces the file only when the trace is complete.
 
     :raises InputError: if the folder is missing or not writable, or the disk is full
     """
@@ -151,7 +152,7 @@ def _column(field_: str) -> str:
     return "class" if field_ == "job_class" else field_
 
 
-#: fields of a job by the columns, which are in this order
+#: fields of a job by column, in the order of the columns
 COLUMNS: Mapping[str, str] = {_column(name): name for name in QpuJob._fields}
 _REQUIRED = ("submitted", "device_seconds")
 
@@ -159,8 +160,8 @@ _REQUIRED = ("submitted", "device_seconds")
 def read(path: Path) -> QpuTrace:
     """Read a trace; jobs without device time or submission are left out.
 
-    :raises InputError: if it cannot be read, has another version or unknown columns, or
-        no job is left
+    :raises InputError: if the file cannot be read, has another version or unknown columns,
+        or no job is left
     """
     return bounded_files.read(path, "a trace of QPU jobs", parse, errors="strict")
 
@@ -214,7 +215,7 @@ def _read_header(rows: Iterator[str]) -> tuple[dict[str, str], Sequence[str]]:
 
 
 def _fields(line: str, number: int) -> Sequence[str]:
-    """Read the names of the columns; return those of the fields."""
+    """Read the names of the columns; return the names of the fields."""
     names = line.strip().split(",")
     for name in names:
         if name not in COLUMNS:
@@ -243,8 +244,8 @@ def _job(words: Sequence[str], fields: Sequence[str]) -> QpuJob | str:
 class QpuLoad:
     """The jobs that a trace submits to a QPU.
 
-    :param leases: the jobs of each lease; a job without one is alone
-    :param left_out: jobs that were left out, by the reason
+    :param leases: the jobs of each lease; each job without a lease is a list of its own
+    :param left_out: number of jobs that were left out, by reason
     :param file: name of the file with the trace
     """
 
@@ -258,7 +259,7 @@ class QpuLoad:
 
 
 def load(trace: QpuTrace, qpu: str, from_seconds: float) -> QpuLoad:
-    """Take the jobs of a trace from a time on, which is counted from its first submission."""
+    """Take the jobs of a trace from a time on, which counts from the first submission."""
     begin = trace.jobs[0].submitted + from_seconds if trace.jobs else 0.0
     alone = itertools.count()
     leases: dict[str | int, list[QpuJob]] = {}

@@ -1,14 +1,14 @@
 """Jobs of a cluster as Slurm's ``sacct --parsable2`` prints them.
 
-A record is over once it has an end. Of a requeued job, ``--duplicates`` prints a record
-for each time it ran, and each of them held nodes; a job that was cancelled before it
-started held none. The elements of an array are jobs; the components of a heterogeneous
-job, such as ``7+0`` and ``7+1``, are one request; steps are parts of their jobs. A job that
-is held, or that waits for others, is in the queue from when it is eligible.
+A record is complete once it has an end. For a requeued job, ``--duplicates`` prints a record
+for each run, and each run held nodes; a job that was cancelled before it started held none.
+The elements of an array are jobs; the components of a heterogeneous job, such as ``7+0`` and
+``7+1``, are one request; steps are parts of their jobs. A job that is held, or that waits for
+other jobs, is in the queue from the time when it is eligible.
 
-``sacct --starttime`` prints the jobs that ended later, so that a record is whole from the
-first end on. Jobs that were pending or running then are in the queue from the beginning, and
-those that were running have the rest of their time to run.
+``sacct --starttime`` prints the jobs that ended after a time, so a trace is complete from the
+first end on. Jobs that were pending or running at the first end are in the queue from the
+beginning; those that were running run for the rest of their time.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 from sf_quantum.slurm.accounting import TRACE_FIELDS, TRACE_OPTIONAL
 from sf_quantum.slurm.counts import count
 
-#: the fields that are read, of which the last two may be missing; there may be others
+#: the fields that are read; the last two may be missing, and there may be other fields
 FIELDS = (*TRACE_FIELDS, *TRACE_OPTIONAL)
 COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
 _SECONDS = re.compile(r"\d{1,15}", re.ASCII)
-# what Slurm's backfilling takes for no time limit
+# run time that Slurm's backfilling assumes for a job without a time limit
 _YEAR = 365 * 86400.0
-# Time limits that are taken for none; sacct does not print the limit of a partition.
+# Texts that are read as no time limit; sacct does not print the limit of a partition.
 _UNLIMITED = ("UNLIMITED", "Partition_Limit")
 # Resolution of the times that Slurm prints.
 _RESOLUTION_SECONDS = 1.0
@@ -40,9 +40,9 @@ _RESOLUTION_SECONDS = 1.0
 class _Record(NamedTuple):
     """A record, with nodes of one partition.
 
-    :param request: what the components of a heterogeneous job have in common; else empty
-    :param queued: time from which it could start, in seconds since the epoch
-    :param ended: its end, in seconds since the epoch
+    :param request: key of a heterogeneous job, the same in all its components; else empty
+    :param queued: time from which the job could start, in seconds since the epoch
+    :param ended: end of the job, in seconds since the epoch
     """
 
     request: tuple[str, ...]
@@ -55,12 +55,12 @@ class _Record(NamedTuple):
 
 
 def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> NodeTrace:
-    """Read what ``sacct`` printed; the first end of a job is at 0.
+    """Read the output of ``sacct``; the first end of a job is at time 0.
 
     :param partitions: nodes by partition; larger jobs are left out
     :param partition: partition on which all jobs run; ``None``: each job runs on the
         partition that it names, and jobs of other partitions are left out
-    :raises InputError: if it cannot be read, or no job is left
+    :raises InputError: if the file cannot be read, or no job is left
     """
     parse_ = partial(parse, partitions=partitions, partition=partition)
     return bounded_files.read(path, "sacct --parsable2", parse_)
@@ -71,7 +71,7 @@ def parse(
 ) -> NodeTrace:
     """Read the lines; see :func:`read`.
 
-    :raises ValueError: if they have no header of ``sacct``
+    :raises ValueError: if the lines have no header of ``sacct``
     """
     rows = iter(lines)
     names = next(rows, "").strip().split("|")
@@ -99,8 +99,8 @@ def parse(
         else:
             fitting.append(components)
     begin = min((_ended(one) for one in fitting), default=0.0)
-    # Jobs that were running when the trace begins come first: they have their nodes at
-    # once.
+    # Jobs that were running when the trace begins come first: they have their nodes
+    # immediately.
     fitting.sort(key=lambda one: (_started(one) >= begin, _queued(one)))
     parsed.jobs += [_job(components, begin) for components in fitting]
     parsed.sort()
@@ -110,7 +110,7 @@ def parse(
 def _record(
     words: Sequence[str], names: Sequence[str], partition: str | None
 ) -> _Record | str | None:
-    """Read a line: a record, or why it is left out; ``None`` if it is no job's."""
+    """Return the record of a line, or why it is left out; ``None`` if it is not a job's."""
     if not any(words):
         return None
     if len(words) != len(names):
@@ -140,7 +140,7 @@ def _record(
 
 
 def _job(components: Sequence[_Record], begin: float) -> NodeJob:
-    """Make a job of the components of a request, as far as it is after a time."""
+    """Make a job of the components of a request, without the part before ``begin``."""
     ran = max(0.0, begin - _started(components))
     seconds = max(_RESOLUTION_SECONDS, _seconds(components) - ran)
     estimate = max(one.estimate for one in components) - ran
@@ -153,7 +153,7 @@ def _job(components: Sequence[_Record], begin: float) -> NodeJob:
 
 
 def _queued(components: Sequence[_Record]) -> float:
-    """They are granted at once, and none before it is eligible."""
+    """Return when all components are eligible, since they are granted at the same time."""
     return max(one.queued for one in components)
 
 

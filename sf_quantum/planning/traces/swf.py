@@ -1,7 +1,7 @@
 """Traces of jobs in the Standard Workload Format.
 
-See D. G. Feitelson's Parallel Workloads Archive: comments begin with ``;``, those of the
-header with a label such as ``MaxNodes:``; each job is a line of 18 numbers, of which -1 is
+See D. G. Feitelson's Parallel Workloads Archive: comments begin with ``;``, in the header
+followed by a label such as ``MaxNodes:``; each job is a line of 18 numbers, where -1 means
 unknown.
 """
 
@@ -17,9 +17,9 @@ from sf_quantum.planning.traces import bounded_files
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 
 COLUMNS = 18
-# a header with more is damaged
+# a header with more processors per node is damaged
 _MOST_PER_NODE = 1_000_000
-# status of a part of a job that was checkpointed, whose first line has all of it
+# statuses of the parts of a checkpointed job, whose first line describes the whole job
 _PARTS = (2, 3, 4)
 _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 
@@ -27,10 +27,10 @@ _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 def read(path: Path, partition: str, nodes: int) -> NodeTrace:
     """Read a trace for a partition; its first job that is not left out is submitted at 0.
 
-    Traces that were cut, or that count from another time, begin later.
+    In the file, its time may be later, if the trace was cut or counts from another time.
 
     :param nodes: number of nodes of the partition; larger jobs are left out
-    :raises InputError: if it cannot be read, or no job is left
+    :raises InputError: if the file cannot be read, or no job is left
     """
     return bounded_files.read(
         path,
@@ -59,7 +59,7 @@ def parse(lines: Iterable[str], partition: str, nodes: int) -> NodeTrace:
 
 
 def _processors_per_node(header: Mapping[str, str]) -> int:
-    """From ``MaxProcs`` and ``MaxNodes`` of the header; 1 without them."""
+    """Compute it from ``MaxProcs`` and ``MaxNodes`` of the header; return 1 without them."""
     try:
         nodes, processors = (
             int(header[name].split()[0]) for name in ("MaxNodes", "MaxProcs")

@@ -34,10 +34,10 @@ class _Report(BaseModel):
 def read(path: Path, qpu: str, spread: float) -> list[BackgroundQuantum]:
     """Read a report: a Poisson process for each row in which jobs occupied the device.
 
-    The times of interrupted attempts count, so that the load is that of the report.
+    The times of interrupted attempts are included, so the load is the same as reported.
 
     :param spread: standard deviation of the times, relative to their mean
-    :raises InputError: if it is no such report, has no start, or has no such row
+    :raises InputError: if the file is not such a report, or has no start or no such row
     """
     content = read_json(path, "usage report")
     try:

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, Field
 
 # some 30 years; a clock in floating point still resolves a microsecond then
 LONGEST_SECONDS = 1e9
-#: tasks and QPU jobs of all applications of a workload, and jobs of others in a repetition
+#: largest number of tasks and QPU jobs of all applications of a workload, and of jobs of
+#: others in a repetition
 MOST_JOBS = 1_000_000
 _SHORTEST_INTERVAL = 0.1
 
@@ -23,7 +24,7 @@ Spread: TypeAlias = Annotated[float, Field(ge=0, le=1000)]
 PerHour: TypeAlias = Annotated[float, Field(ge=1e-6, le=MOST_JOBS)]
 #: a price or a power
 Amount: TypeAlias = Annotated[float, Field(ge=0, le=1e9)]
-#: Ratio of an estimate to what is estimated.
+#: Ratio of an estimate to the estimated value.
 Margin: TypeAlias = Annotated[float, Field(ge=1, le=1000)]
 
 

@@ -1,4 +1,4 @@
-"""Reads a workload file, and reports everything in it that cannot be."""
+"""Reads a workload file, and reports all errors in it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def checked(content: JSON, path: Path) -> Workload:
 def recorded(workload: Workload, path: Path) -> list[Load]:
     """Read the traces that a workload file names.
 
-    :raises InputError: if one cannot be read, or has no job
+    :raises InputError: if a trace cannot be read, or has no job
     """
     background = workload.background or Background()
     loads: list[Load] = []
@@ -105,9 +105,9 @@ def recorded(workload: Workload, path: Path) -> list[Load]:
 def _check_ends(
     file: str, from_seconds: float, ends: Iterable[float], workload: Workload
 ) -> None:
-    """Refuse a trace that ends before the applications begin.
+    """Reject a trace that ends before the applications begin.
 
-    :param ends: ends of the trace's jobs if none waits, in seconds after the
+    :param ends: ends of the trace's jobs if no job waits, in seconds after the
         simulation's start
     """
     last = max(ends, default=None)
@@ -143,9 +143,9 @@ def _leave_out_endless(trace: QpuTrace, qpu: Qpu, name: str) -> None:
 
 
 def _with_usage(workload: Workload, path: Path) -> Workload:
-    """Add the load of reports to that of the file.
+    """Add the load of reports to the load in the file.
 
-    :raises InputError: if a report cannot be read, or has jobs that would hardly end
+    :raises InputError: if a report cannot be read, or has jobs that would hardly ever end
     """
     if (background := workload.background) is None:
         return workload
@@ -161,7 +161,7 @@ def _with_usage(workload: Workload, path: Path) -> Workload:
 
 
 def conflicts(workload: Workload) -> Iterator[_Conflict]:
-    """Find what cannot be in a workload that was made from a file: key, value and why."""
+    """Find the conflicts in a workload that was made from a file: key, value and reason."""
     yield from _conflicts(workload)
     yield from _loads(workload)
 
@@ -170,7 +170,7 @@ _Conflict = tuple[KeyPath, JSON, str]
 
 
 def _conflicts(workload: Workload) -> Iterator[_Conflict]:
-    """Find what the keys by themselves do not show."""
+    """Find conflicts between several keys."""
     unknown_names = [*_unknown_names(workload)]
     yield from unknown_names
     if unknown_names:
@@ -204,7 +204,7 @@ def _double_limits(workload: Workload) -> Iterator[_Conflict]:
 
 
 def _job_counts(workload: Workload) -> Iterator[_Conflict]:
-    """Find more jobs of applications than are simulated."""
+    """Check that the applications have no more jobs than can be simulated."""
     jobs = {
         name: application.count
         * sum(
@@ -333,7 +333,7 @@ def _quantum_conflicts(qpu: Qpu, name: str, phase: Phase) -> Iterator[_Conflict]
 def _client_conflicts(
     workload: Workload, qpu: Qpu, phase: Phase
 ) -> Iterator[_Conflict]:
-    """Find more nodes of a QPU's client than there are for it."""
+    """Check that a QPU's client requests no more nodes than its partition has."""
     if "nodes" not in phase.model_fields_set:
         return
     if qpu.partition is None:
@@ -373,9 +373,9 @@ def _job_sizes(workload: Workload) -> Iterator[_Conflict]:
 
 
 def _loads(workload: Workload) -> Iterator[_Conflict]:
-    """Find load that exceeds what there is, so that queues would grow for ever.
+    """Find load that exceeds the nodes or QPUs, so that queues would grow without limit.
 
-    Runs of applications that are submitted at the same time are a load that ends.
+    Runs of applications that are submitted at the same time are excluded: they end.
     """
     background = workload.background or Background()
     for name, partition in workload.partitions.items():
@@ -429,7 +429,7 @@ def _application_load(
 
 
 def _available(qpu: Qpu) -> float:
-    """The fraction of time in which a QPU can run jobs."""
+    """Return the fraction of time in which a QPU can run jobs."""
     available = 1.0
     if (calibration := qpu.calibration) is not None:
         every, seconds = calibration.every_seconds, calibration.seconds

@@ -1,4 +1,4 @@
-"""A workload made of a StreamFlow file: its steps, their bindings, and its ``allocation:``."""
+"""Makes a workload from a StreamFlow file: its steps, their bindings, and ``allocation:``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sf_quantum.slurm.components import Component
 from sf_quantum.structs import WrongValue, expected
 from sf_quantum.validation import ValidationErrors, dotted, validated
 
-#: durations of steps that no journal has
+#: assumed durations of steps that are in no journal
 CLASSICAL_SECONDS = 300.0
 QPU_SECONDS = 60.0
 _SLURM = "sfq.slurm"
@@ -39,7 +39,7 @@ _MOST_JOBS = 1
 
 @dataclass(frozen=True)
 class _Target:
-    """A deployment and a service of it."""
+    """A deployment and one of its services."""
 
     deployment: str
     service: str = ""
@@ -55,7 +55,7 @@ def _first(value: JSON) -> _Target:
 
 @dataclass(frozen=True)
 class _Binding:
-    """A binding of a step, or of a port, which has no step, to its first target."""
+    """A binding of a step, or of a port (without ``step``), to its first target."""
 
     target: Annotated[_Target, _first]
     step: str | None = None
@@ -80,7 +80,7 @@ def _names(value: JSON) -> list[str]:
 class _Allocation:
     """A value of ``allocation:``.
 
-    :param releases: whether a part of it is released early
+    :param releases: whether a part of the allocation is released early
     """
 
     strategy: Strategy
@@ -163,16 +163,16 @@ class WorkflowPlan:
     """A StreamFlow file as a workload.
 
     :param workload: the content of a workload file
-    :param current: the strategy that the file has, for its first classical step at least
+    :param current: strategy of the file, at least for its first classical step
     :param deployment: deployment to which the strategies apply; its ``allocation:`` is
         ``current``
-    :param reserved: components of each service that hold all of the workflow
-    :param last_quantum: the last step on a QPU, and how often it runs; ``None``: there is none
-    :param overridden_by: services with an ``allocation:`` of their own
-    :param assumed: what neither the file nor its journals have
+    :param reserved: number of components of each service that suffice for the workflow
+    :param last_quantum: last step on a QPU, and its number of runs; ``None`` if there is none
+    :param overridden_by: services with their own ``allocation:``
+    :param assumed: values that are neither in the file nor in its journals
     :param left_out: strategies that the site cannot grant, and why
     :param site: nodes of the partitions, as far as they are known
-    :param is_mixed: whether its services have several
+    :param is_mixed: whether the services have different values of ``allocation:``
     """
 
     workload: dict[str, JSON]
@@ -221,7 +221,7 @@ class WorkflowPlan:
 class StreamFlowFile:
     """The parts of a StreamFlow file that a plan needs.
 
-    :raises InputError: if it has not one workflow, or no step on ``sfq.slurm``
+    :raises InputError: if the file has no or several workflows, or no step on ``sfq.slurm``
     """
 
     def __init__(self, path: Path, content: Mapping[str, JSON]) -> None:
@@ -266,10 +266,8 @@ class StreamFlowFile:
         """Make a workload of the file.
 
         :param site: nodes of the partitions, as far as they are known
-
         :param fit: values from the file's journals; ``None``: durations are
             :data:`CLASSICAL_SECONDS` and :data:`QPU_SECONDS`
-            :data:`QPU_SECONDS`
         """
         built = _Built()
         if fit is None:
@@ -321,7 +319,7 @@ class StreamFlowFile:
         )
 
     def _bound(self) -> Iterator[tuple[str, _Target]]:
-        """The bindings of steps, each with its first target."""
+        """Yield the steps that have a binding, each with its first target."""
         for binding in self._workflow.bindings:
             if binding.step is not None:
                 yield binding.step, binding.target
@@ -334,7 +332,7 @@ class StreamFlowFile:
         return services.get(on_slurm.service, _Service())
 
     def _on_slurm(self, target: _Target) -> _Target | None:
-        """Return a target of ``sfq.slurm`` itself, or the one that it wraps."""
+        """Return the target if it is of ``sfq.slurm``, else the one of it that it wraps."""
         # A file with a mistake may have deployments that wrap each other.
         for _ in self._deployments:
             deployment = self._deployments.get(target.deployment)
@@ -348,7 +346,7 @@ class StreamFlowFile:
         return None
 
     def _config(self, deployment: str) -> _Slurm:
-        """Return the configuration of a deployment; another's is that of none."""
+        """Return the configuration of a deployment; the default if not of ``sfq.slurm``."""
         one = self._deployments.get(deployment)
         return one.config if isinstance(one, _SlurmDeployment) else _Slurm()
 
@@ -417,7 +415,7 @@ class StreamFlowFile:
     def _components(
         self, built: _Built, reserved: Mapping[str, int]
     ) -> dict[str, dict[str, Component]]:
-        """What one component of each reserved service requests, by partition."""
+        """Return the request of one component of each reserved service, by partition."""
         components: dict[str, dict[str, Component]] = defaultdict(dict)
         for phase in built.phases:
             if phase.partition is not None and phase.target.service in reserved:
@@ -427,7 +425,7 @@ class StreamFlowFile:
         return components
 
     def _most_jobs(self, built: _Built, partition: str) -> int:
-        """Return how many jobs the deployments of a partition run there at once."""
+        """Return how many jobs the deployments of a partition run at the same time."""
         targets = (
             self._on_slurm(phase.target)
             for phase in built.phases
@@ -440,9 +438,9 @@ class StreamFlowFile:
         return self._config(deployment).maxConcurrentJobs
 
     def _allocations(self, deployment: str, built: _Built) -> list[_Allocation]:
-        """What the services of the steps have, those of classical steps first, each once.
+        """Return the allocations of the steps' services, classical first, each value once.
 
-        A service of a QPU may be ``per-step``, as elastic allocations are not for QPUs.
+        ``per-step`` of a QPU's service is left out, as elastic allocations are not for QPUs.
         """
         values: list[_Allocation] = []
         for phase in sorted(built.phases, key=lambda phase: phase.quantum):
@@ -508,7 +506,7 @@ class _Built:
             tasks = 1
             phase["qpu"] = qpu
             self.qpus[qpu] = {} if partition is None else {"partition": partition}
-            # a driver's host has no nodes
+            # a client on the driver's host has no nodes
             phase |= {} if partition is None else {"nodes": nodes}
         if partition is not None:
             nodes_before = self.nodes.get(partition, 0)
@@ -518,7 +516,7 @@ class _Built:
         )
 
     def least_nodes(self, partition: str) -> int:
-        """The nodes of the smallest job of a partition."""
+        """Return the number of nodes of the smallest job of a partition."""
         return min(one.nodes for one in self.phases if one.partition == partition)
 
 
@@ -547,9 +545,9 @@ def _granted(
     reserved: Mapping[str, int],
     site: Mapping[str, int],
 ) -> dict[str, int] | str:
-    """Lower what is reserved to what the partitions have, or say why that is too little.
+    """Lower the reserved components to fit the partitions, or explain why they cannot fit.
 
-    :param components: what one component of each service requests, by partition
+    :param components: request of one component of each service, by partition
     """
     granted = dict(reserved)
     for partition, most in site.items():

@@ -60,7 +60,7 @@ class Partition(Section):
     price: Amount = 0.0
 
     def queue(self) -> Queue:
-        """Return the time for which requests are pending beside the simulation."""
+        """Return the time for which requests wait for jobs that are not simulated."""
         return Queue(self.queue_seconds, self.queue_spread)
 
 
@@ -197,7 +197,7 @@ class Phase(Section):
         return self.task_seconds or [self.seconds or 0.0] * self.tasks
 
     def passes(self, repeats: int) -> int:
-        """Count the passes in which it takes part."""
+        """Count the passes in which the phase takes part."""
         return repeats if self.only is None else 1
 
 

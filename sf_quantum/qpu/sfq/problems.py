@@ -72,7 +72,7 @@ class Problems:
         service, attempt = self._jobs.service, 1
         while True:
             job["idempotency_key"] = key if attempt == 1 else f"{key}-{attempt}"
-            # Had the submission a wait, a lost answer would not show that the job exists.
+            # With a wait, a lost connection would leave open whether the service has the job.
             response = service.send("POST", "/v1/jobs", job, retry=True)
             submitted = ServiceJob.read(
                 service.name, response.json(), key=str(job["idempotency_key"])
