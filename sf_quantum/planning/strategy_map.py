@@ -133,8 +133,8 @@ def varied(workload: Workload, ratio: float, load: float) -> Workload:
     """Return the workload with another ratio of its phases, and another load of others.
 
     The total time of each application's phases, without waits, remains the same. The rates
-    of others' jobs are multiplied. If the workload has no such jobs, they are jobs of half
-    an hour on up to a quarter of the nodes, and QPU jobs like the applications' own.
+    of others' jobs are multiplied. If the workload has no such jobs, jobs of half an hour on
+    up to a quarter of the nodes are added, and QPU jobs like the applications' own.
     Waits because of jobs that are not simulated are left out.
     """
     applications = {

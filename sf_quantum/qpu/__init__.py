@@ -90,7 +90,7 @@ class NoLease(QpuError):
 
 
 class LeaseTooLate(NoLease):
-    """No lease is granted by the latest start of its request."""
+    """No lease is granted by the latest start of the request."""
 
 
 class AuthenticationError(InputError):

@@ -35,7 +35,7 @@ from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
-# Time for giving a lease back when the interpreter exits.
+# Time for releasing a lease when the interpreter exits.
 EXIT_SECONDS = 10.0
 # Names of the options that bound a lease.
 _BOUNDS = ("max_qpu_seconds", "max_shots", "max_qubits")

@@ -36,14 +36,14 @@ class Resource:
     where: str = ""
 
     def missing(self, variable: str) -> InputError:
-        """Return the error for a missing variable, with a misspelt one from the file."""
+        """Return the error for a missing variable; it names a misspelt key of the file."""
         meant = near(variable, self.environment)
         hint = f"{meant!r} is there instead" if meant else "add it"
         return InputError(f"{self.where}.environment.{variable}: missing; {hint}")
 
 
 def near(key: str, others: Iterable[str]) -> str | None:
-    """Return a key that is this one misspelt, or with a prefix as in the environment."""
+    """Return the other key that is ``key`` misspelt, or ``key`` with a QPU's prefix."""
     names = {other.lower(): other for other in others if other != key}
     prefixed = [name for name in names if name.endswith(f"_{key.lower()}")]
     close = get_close_matches(key.lower(), names, 1, _NEAR)

@@ -106,7 +106,8 @@ class Fit:
 
     :param phases: the steps, in the order of the phases
     :param repeats: iterations of the loop in each run
-    :param overheads: keys of :class:`~sf_quantum.planning.simulation.site.Overheads` without suffix
+    :param overheads: measured overheads, by the key without suffix in
+        :class:`~sf_quantum.planning.simulation.site.Overheads`
     :param queues: the wait for nodes of a request, by partition
     :param runs: number of runs
     :param side_by_side: steps that ran at the same time, but are consecutive phases
@@ -213,7 +214,7 @@ class _Allocation:
 def fit(runs: EarlierRuns) -> Fit | None:
     """Fit phases and overheads; ``None`` if no run has a step on nodes or a QPU.
 
-    :param runs: completed runs; those without usable events are counted as left out
+    :param runs: completed runs; runs without usable events are counted in its ``left_out``
     :raises InputError: if a loop is inside another
     """
     read = []

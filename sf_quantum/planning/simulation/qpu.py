@@ -94,7 +94,7 @@ class QpuUsage:
 
 
 class QpuService:
-    """A QPU with its job queue and its leases, which the service's policy orders.
+    """A QPU with its job queue and its leases, both ordered by the service's policy.
 
     :param vqpus: leases that may be held at once
     :param seed: seed of the device's failures

@@ -66,7 +66,8 @@ def _largest(step: Step) -> Mapping[str, int]:
 class _Held(_Strategy):
     """One heterogeneous job holds all nodes and all leases.
 
-    The nodes and the vQPUs, as licences, are granted at once; then the leases are acquired.
+    The nodes and the vQPUs, as licences, are granted at the same time; then the leases are
+    acquired.
     """
 
     def holds(self, application: Application) -> Mapping[str, int]:

@@ -27,7 +27,7 @@ _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 def read(path: Path, partition: str, nodes: int) -> NodeTrace:
     """Read a trace for a partition; its first job that is not left out is submitted at 0.
 
-    In the file, its time may be later, if the trace was cut or counts from another time.
+    In the file, this job may be later, if the trace was cut or counts from another time.
 
     :param nodes: number of nodes of the partition; larger jobs are left out
     :raises InputError: if the file cannot be read, or no job is left
@@ -59,7 +59,7 @@ def parse(lines: Iterable[str], partition: str, nodes: int) -> NodeTrace:
 
 
 def _processors_per_node(header: Mapping[str, str]) -> int:
-    """Compute it from ``MaxProcs`` and ``MaxNodes`` of the header; return 1 without them."""
+    """Return the quotient of ``MaxProcs`` and ``MaxNodes`` in the header; 1 without them."""
     try:
         nodes, processors = (
             int(header[name].split()[0]) for name in ("MaxNodes", "MaxProcs")

@@ -332,7 +332,7 @@ class StreamFlowFile:
         return services.get(on_slurm.service, _Service())
 
     def _on_slurm(self, target: _Target) -> _Target | None:
-        """Return the target if it is of ``sfq.slurm``, else the one of it that it wraps."""
+        """Return the ``sfq.slurm`` target that a target is or wraps; ``None`` if none."""
         # A file with a mistake may have deployments that wrap each other.
         for _ in self._deployments:
             deployment = self._deployments.get(target.deployment)

@@ -60,7 +60,7 @@ class Partition(Section):
     price: Amount = 0.0
 
     def queue(self) -> Queue:
-        """Return the time for which requests wait for jobs that are not simulated."""
+        """Return the time for which requests wait because of jobs that are not simulated."""
         return Queue(self.queue_seconds, self.queue_spread)
 
 

@@ -1,4 +1,4 @@
-"""Leases from the client's side: acquired, renewed, given back and accounted for.
+"""Leases from the client's side: acquired, renewed, released and accounted for.
 
 ``held_leases`` waits for leases, renews them in a thread as often as the QPU's client requires
 (for our service, ``qpu/sfq/service_leases``), and detects when a job must leave its QPU.

@@ -1,4 +1,4 @@
-"""Leases of QPUs: waiting for them, renewing them, giving them back, leaving a QPU early.
+"""Leases of QPUs: waiting for them, renewing them, releasing them, leaving a QPU early.
 
 ``sfq lease`` and the connectors both use this module; its calls block.
 """

@@ -16,7 +16,7 @@ from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss
 
 # Pause between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait.
 GRACE_SECONDS = 30.0
-# A terminal sends these to the command as well.
+# A terminal also sends these signals to the command.
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 ENDING = (signal.SIGTERM, signal.SIGHUP, *FROM_TERMINAL)
 FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)

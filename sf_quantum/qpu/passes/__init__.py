@@ -43,7 +43,7 @@ class Pass(ABC):
         self.described = described
 
     def circuits(self, circuit: str) -> Sequence[str]:
-        """Return the circuits that replace one, in OpenQASM 3; by default the same one."""
+        """Return the circuits that replace a circuit, in OpenQASM 3; by default itself."""
         return [circuit]
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Passes:
             )
 
     def expanded(self, circuit: str) -> tuple[list[str], Combine]:
-        """Return the circuits that replace one, and the function that combines their counts.
+        """Return the circuits that replace a circuit, and a function to combine their counts.
 
         :raises InputError: if there are too many circuits
         """

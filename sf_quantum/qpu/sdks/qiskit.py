@@ -408,7 +408,7 @@ def target(described: Description) -> Target:
 
 
 def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
-    """Write circuits that differ only in angles as one with parameters, and their values.
+    """Write circuits that differ only in angles as one circuit with parameters, and values.
 
     :returns: ``None`` if the circuits differ otherwise, or are fewer than two
     """

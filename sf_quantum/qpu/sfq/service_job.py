@@ -68,8 +68,8 @@ class ServiceJob:
         """Read an answer.
 
         :param who: name of the service
-        :param id_: id of the job that was asked about
-        :param key: idempotency key of that job
+        :param id_: id of the requested job
+        :param key: idempotency key of the requested job
         :raises QpuError: if the answer is not a job, or is about another one
         """
         for name, asked in (("id", id_), ("idempotency_key", key)):

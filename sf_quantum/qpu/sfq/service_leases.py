@@ -87,7 +87,7 @@ class ServiceLeases:
         return [
             replace(
                 job,
-                # A job without a time of submission is taken for one of this lease.
+                # A job without a time is treated as submitted under this lease.
                 found=(job.submitted or lease.opened) < lease.opened,
                 charged=charged in (None, token),
             )

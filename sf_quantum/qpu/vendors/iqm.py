@@ -67,7 +67,7 @@ STATES: Mapping[str, State] = {
 # the error code if a job that has finished is cancelled
 OVER_ALREADY = "illegal_job_status"
 # IQM's only reservation: a time that the account has booked, in which its jobs run. The
-# token of a lease with this reservation begins with this word, for the job's side.
+# token of a lease with this reservation begins with this word, which tells the job's side.
 TIMESLOT = "timeslot"
 # the error code of a refused job whose account has booked no timeslot
 NO_TIMESLOT = "no_booked_timeslots"

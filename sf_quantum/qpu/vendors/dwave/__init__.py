@@ -172,7 +172,7 @@ class DWaveQpu(Qpu):
         self.client.cancel_labelled(token)
 
     def environment(self, token: str) -> dict[str, str]:
-        """See :meth:`Qpu.environment`; D-Wave's client reads the variables too."""
+        """See :meth:`Qpu.environment`; D-Wave's client also reads the variables."""
         return {**self.connection.variables, f"{self.name}_{TOKEN}": token}
 
     @classmethod
