@@ -25,11 +25,11 @@ from sf_quantum.validation import Section
 
 
 class Overheads(Section):
-    """Time that StreamFlow and Slurm take beside computation and queues, in seconds.
+    """Time that StreamFlow and Slurm add to computation and queues, in seconds.
 
-    The defaults of ``step_seconds`` and ``job_seconds`` add up to what a step takes longer
-    in a workflow than in a monolithic program in table II of Rocco et al. (QCE 2025):
-    (569.00 - 539.44) / 12. ``step_seconds`` and ``resume_seconds`` were measured with
+    The defaults of ``step_seconds`` and ``job_seconds`` add up to the extra time of a step
+    in a workflow, compared with a monolithic program, in table II of Rocco et al. (QCE
+    2025): (569.00 - 539.44) / 12. ``step_seconds`` and ``resume_seconds`` were measured with
     ``sfq.slurm`` in a Slurm on one machine.
 
     :param step_seconds: time that StreamFlow takes from the end of a step to the start

@@ -143,7 +143,7 @@ class _Held(_Strategy):
 
 
 class CoScheduled(_Held):
-    """All is held from the start to the end, by one program without steps."""
+    """One program without steps holds all nodes and QPUs from its start to its end."""
 
     type: Literal["co-scheduled"] = "co-scheduled"
 
@@ -152,9 +152,9 @@ class CoScheduled(_Held):
 
 
 class Reserved(_Held):
-    """All is held for the steps of a workflow, and quantum parts are released early.
+    """All nodes and QPUs are held for the steps of a workflow; QPUs are released early.
 
-    A QPU's part, its lease and its node, is released after the last step that uses it.
+    The lease and the node of a QPU are released after the last step that uses the QPU.
     """
 
     type: Literal["reserved"] = "reserved"
@@ -185,7 +185,7 @@ class Reserved(_Held):
 
 
 class PerStep(_Strategy):
-    """Each job of a step is a Slurm job of its own, and each quantum step has a lease."""
+    """Each job of a step is a separate Slurm job, and each quantum step has a lease."""
 
     type: Literal["per-step"] = "per-step"
 
@@ -206,7 +206,7 @@ class PerStep(_Strategy):
 
 
 class Elastic(_Strategy):
-    """Allocations are kept from job to job; quantum steps are jobs of their own.
+    """Allocations are kept from job to job; quantum steps are separate Slurm jobs.
 
     The keys are those of ``allocation:`` of ``sfq.slurm``.
 

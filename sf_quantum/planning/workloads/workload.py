@@ -44,7 +44,7 @@ class Partition(Section):
     :param idle_watts: power of a node that is held without computing, in watts
     :param price: price of a node-hour
     :param queue_seconds: mean time for which a request is pending because of jobs that are
-        not simulated, whatever its size
+        not simulated; it does not depend on the size of the request
     :param queue_spread: standard deviation of that time, relative to its mean
     :param most_jobs: largest number of workflows' jobs that are in Slurm or run in an
         allocation at once, as with ``maxConcurrentJobs`` in a driver that runs all of
@@ -90,8 +90,8 @@ class Calibration(Section):
 class Maintenance(Section):
     """A maintenance window, in which no job runs; drawn jobs fit between two of them.
 
-    :param at_seconds: its beginning, after the start of the simulation
-    :param seconds: its length
+    :param at_seconds: time from the start of the simulation to that of the window
+    :param seconds: duration of the window
     :param every_seconds: time from the beginning of one window to that of the next;
         ``None``: there is one window
     """
@@ -170,11 +170,11 @@ class Phase(Section):
     :param tasks: number of tasks that run in parallel, each as a job
     :param qpu: the QPU of the phase
     :param shots: shots of each QPU job
-    :param jobs: QPU jobs, one after the other
+    :param jobs: number of QPU jobs, which run in sequence
     :param between_seconds: time of computation off the QPU, before each QPU job
     :param host_seconds: time of computation on the driver's host, before the phase
-    :param only: the only pass through the phases in which it takes part; ``None``: it
-        takes part in each
+    :param only: the only pass through the phases that includes this one; ``None``: each
+        pass includes it
     """
 
     step: str | None = None
@@ -204,10 +204,10 @@ class Phase(Section):
 class ApplicationSettings(Section):
     """A hybrid application, which alternates between phases on nodes and on QPUs.
 
-    :param phases: what it does, in order
+    :param phases: its phases, in order
     :param count: number of runs
-    :param at_seconds: submission of the first, after the warm-up
-    :param per_hour: mean rate at which the others are submitted, by a Poisson process;
+    :param at_seconds: submission of the first run, after the warm-up
+    :param per_hour: mean rate at which the other runs are submitted, by a Poisson process;
         ``None``: all at the same time
     :param repeats: how often each run goes through all phases
     :param repeats_spread: standard deviation of ``repeats``, relative to the mean
@@ -265,7 +265,7 @@ class BackgroundJobs(Section):
 
 
 class BackgroundQuantum(Section):
-    """QPU jobs of others, submitted by a Poisson process, each under a lease of its own.
+    """QPU jobs of others, submitted by a Poisson process, each with its own lease.
 
     :param qpu: QPU of the jobs; by default the first one
     :param per_hour: mean number of jobs per hour
