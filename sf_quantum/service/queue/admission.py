@@ -1,4 +1,4 @@
-"""Whether a job may be submitted: what the device, its user's limits and its lease allow."""
+"""Checks of new jobs against the device, the limits of users and those of leases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sf_quantum.threads import in_thread
 class Admission:
     """Checks submissions against the device, the limits of users and those of leases.
 
-    :param bodies: the turns of users whose large payloads are checked
+    :param bodies: turns in which large payloads are checked
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Admission:
     def check_limits(self, lease: Lease, submission: Submission, cost: Cost) -> None:
         """Refuse a new job that exceeds its lease's budget, a limit of its user or the disk.
 
-        The space that is left is for the results of the jobs that were accepted.
+        The remaining disk space is reserved for the results of accepted jobs.
         """
         if (full := disk.problem(self._jobs.store.path)) is not None:
             raise Refused(503, full, headers={"Retry-After": f"{BUSY_SECONDS}"})
@@ -103,7 +103,7 @@ class Admission:
             return device.check(kind, content, parameters)
 
         async with self._bodies.turn(user):
-            # A thread of its own, since many checks must not fill the loop's pool, which
+            # A separate thread, since many checks must not fill the loop's pool, which
             # checks credentials.
             return await asyncio.wrap_future(in_thread(check))
 

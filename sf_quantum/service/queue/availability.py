@@ -1,14 +1,14 @@
-"""Whether the QPU takes work: the status an operator set, and maintenance windows.
+"""Whether the QPU accepts work: the status an operator set, and maintenance windows.
 
 ::
 
     open <--> draining <--> closed      set by operators, in any order
 
-    draining   no job and no lease starts; the running job ends
+    draining   no job and no lease starts; the running job finishes
     closed     no job and no lease starts; the running job is interrupted
 
-While a maintenance window lasts, an open QPU is draining; a status that an operator set
-holds during the window and after it. Status and windows survive a restart.
+During a maintenance window, an open QPU is draining; the window does not change the status
+that an operator set. Status and windows survive a restart.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from sf_quantum.service.store.store import Store
 Status: TypeAlias = Literal["open", "draining", "closed"]
 _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
-# the system's clock may be set while we wait for a window
+# the system's clock may be set during the wait for a window
 CLOCK_CHECK_SECONDS = 60.0
 STEP_SECONDS = 1.0
-# Number of windows that a service knows, those with the latest ends.
+# Largest number of windows that are read at the start: the windows that end last.
 MAX_WINDOWS = 1000
 # the user in audit entries of the service's own changes
 SERVICE = "service"
@@ -70,14 +70,14 @@ class Availability:
     """The status and the maintenance windows of one QPU, kept in the store."""
 
     def __init__(self, store: Store) -> None:
-        #: why the device itself takes no work, in its vendor's words; empty if it does
+        #: the device's reason to accept no work, such as its vendor's message; else empty
         self.device_reason = ""
         self._store = store
         status, message = last_status(store) or ("open", "")
         self._status = cast("Status", status)
         self._message = message
         self._user = _last_user(store)
-        # Also windows that are over: the system's clock may yet be set back.
+        # Windows that have ended are included, since the system's clock may be set back.
         rows = store.report(
             "SELECT id, starts, ends, message FROM windows "
             "ORDER BY ends IS NOT NULL, ends DESC LIMIT ?",
@@ -85,7 +85,7 @@ class Availability:
         )
         windows = [MaintenanceWindow(*row) for row in rows]
         self._windows = sorted(windows, key=lambda one: one.starts)
-        # each change depends on the one before
+        # each change depends on the previous change
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
 
@@ -101,12 +101,12 @@ class Availability:
 
     @property
     def operation(self) -> Operation:
-        """The status, and ``maintenance`` in a window, also if an operator has set one."""
+        """``maintenance`` in a window, whatever the operator's status; else that status."""
         return "maintenance" if self.window is not None else self._status
 
     @property
     def message(self) -> str:
-        """The operator's message, of the status or of the window."""
+        """The operator's message for the status or for the window."""
         window = self.window
         return window.message if window and self._status == "open" else self._message
 
@@ -117,7 +117,7 @@ class Availability:
 
     @property
     def windows(self) -> list[MaintenanceWindow]:
-        """The maintenance windows that are not over, by start."""
+        """The maintenance windows that have not ended, by start."""
         now = time.time()
         return [window for window in self._windows if window.end > now]
 
@@ -139,10 +139,10 @@ class Availability:
 
     @property
     def opens(self) -> float:
-        """The end of the present maintenance, in seconds since the epoch.
+        """The end of the current maintenance, in seconds since the epoch.
 
-        Now without maintenance, or if its end is not known: an operator who has closed the
-        QPU may open it at any time, which ends the maintenance also.
+        The current time if there is no maintenance or its end is unknown: an operator who
+        has closed the QPU may open it at any time, which also ends the maintenance.
         """
         moment = time.time()
         for window in self.windows if self.in_maintenance else ():
@@ -152,34 +152,34 @@ class Availability:
 
     @property
     def is_open(self) -> bool:
-        """Whether its operators let it take work."""
+        """Whether the operators let the QPU accept work."""
         return self.status == "open"
 
     @property
     def works(self) -> bool:
-        """Whether it takes work, and the device does."""
+        """Whether both the operators and the device let the QPU accept work."""
         return self.is_open and not self.device_reason
 
     @property
     def reason(self) -> str:
-        """Why the QPU takes no work; empty if it does."""
+        """The reason why the QPU accepts no work; empty if it does."""
         if self._status != "open":
             return _with_message(_REASONS[self._status], self._message)
         window = self.window
         return window.reason if window else self.device_reason
 
     def check_open(self) -> None:
-        """Refuse new jobs, with 503, unless the QPU is open; the device may be offline."""
+        """Refuse new jobs, with 503, unless operators let the QPU accept work."""
         if not self.is_open:
             raise Refused(503, self.reason)
 
     def check(self) -> None:
-        """Refuse new leases, with 503, while the QPU takes no work."""
+        """Refuse new leases, with 503, while the QPU accepts no work."""
         if not self.works:
             raise Refused(503, self.reason)
 
     async def changed(self, window: MaintenanceWindow | None) -> None:
-        """Wait until the status or the windows change, or the current window is another.
+        """Wait until the status or the windows change, or ``window`` is no longer current.
 
         It also returns after the system's clock was set, since all windows are then
         nearer or farther.
@@ -197,7 +197,7 @@ class Availability:
 
     async def opened(self) -> None:
         while True:
-            # read first, so that its end before the next line is noticed
+            # read first, so that a window that ends before the next line is noticed
             window = self.window
             if self.is_open:
                 return
@@ -208,7 +208,7 @@ class Availability:
     ) -> None:
         """Open, drain or close the QPU; on disk when this returns.
 
-        Opening it ends the current window, and cancels one without an end.
+        Opening the QPU ends the current window and cancels a window without an end.
 
         :param message: shown to users whose requests are refused
         :param user: user whom the audit names

@@ -1,4 +1,4 @@
-"""Tasks for whose end nobody waits."""
+"""Tasks that nobody awaits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 
 class BackgroundTasks:
-    """Tasks that run to their end; the event loop itself would let them be collected."""
+    """Tasks kept until their end; the event loop alone would let them be garbage-collected."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

@@ -22,7 +22,7 @@ def log_job(event: str, job: Job | PendingJob, **more: JSON) -> None:
 
 
 def log_done(job: Job) -> None:
-    """Log the end of a job, as it is on disk."""
+    """Log the end of a job, as stored on disk."""
     used: dict[str, JSON] = {"attempt": job.attempt, "seconds": job.seconds}
     # The note of a completed job is about an earlier attempt.
     note = None if job.state == "Completed" else job.note
@@ -30,14 +30,14 @@ def log_done(job: Job) -> None:
 
 
 def log_interrupted(job: Job, interruption: Interruption | None) -> None:
-    """Log that an attempt is over whose job is pending again, as it is on disk."""
+    """Log the end of an attempt whose job is pending again, as stored on disk."""
     preempted = interruption is not None and interruption.cause is Cause.PREEMPTION
     event = "pre-empted" if preempted else "interrupted"
     log_job(event, job, attempt=job.attempt - 1, reason=job.note)
 
 
 def log_recovered(job: Job) -> None:
-    """Log what the death of the service means for a job."""
+    """Log what the death of the service has done to a job."""
     if job.final:
         log_done(job)
     else:

@@ -26,18 +26,18 @@ from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.scheduling.held import Overtaking
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
-# A job with its forecast, which is None once the job is over.
+# A job with its forecast, which is None once the job has ended.
 Listed: TypeAlias = tuple[Job, Forecast | None]
 # Number of jobs of a list that are forecast before other requests have their turn.
 FORECASTS_AT_ONCE = 20
-# A list may reuse an order that is this many times as old as it took to make: the event
-# loop is then free for at least 95 % of the time.
+# A list may reuse an order for this many times as long as the order took to make: the
+# event loop is then free for at least 95 % of the time.
 ORDER_REUSED = 20
-# An order that took less is not reused.
+# An order that took less time to make is not reused.
 ORDER_SECONDS = 0.005
 # Reason of a job that waits with its lease.
 WAITS = "waits for a vQPU: not before another lease ends"
-# Number of a job behind all jobs: the largest of SQLite.
+# Number of a job that is behind all others: the largest integer of SQLite.
 LAST = 2**63 - 1
 
 
@@ -52,7 +52,7 @@ class Forecasts:
         self._order_expires = 0.0
 
     def of(self, job: Job) -> Forecast | None:
-        """Forecast when a job runs; ``None`` if it is over."""
+        """Forecast when a job runs; ``None`` if it has ended."""
         if job.final:  # the worker may still hold it
             return None
         if (entry := self._jobs.pending.get(job.number)) is not None:
@@ -125,7 +125,7 @@ class Forecasts:
         return self._of_entry(entry)
 
     def order(self) -> Sequence[PendingJob]:
-        """List the pending jobs in the order they will run; of very many, a while ago."""
+        """List the pending jobs in the order they will run; a long list may be out of date."""
         began = time.monotonic()
         if began >= self._order_expires:
             self._order = self._jobs.pending.order()
@@ -186,7 +186,7 @@ class Forecasts:
         if position:
             wait = estimator.left(on_device[position - 1].entry)
         if live.attempt is not None and live.started is None:
-            # the vendor's own estimate
+            # the vendor's estimate may be longer
             wait = max(wait, live.attempt.progress.eta_seconds or 0.0)
         run_seconds = estimator.run_seconds(live.entry)
         # the queue of a vendor whose device is offline stands still
@@ -207,7 +207,7 @@ class Forecasts:
     ) -> Forecast:
         """Forecast a job after others.
 
-        :param waiting: work that waits with earlier leases, if the job waits with one
+        :param waiting: work that waits with earlier leases, if the job waits with its own
         """
         availability, estimator = self._jobs.availability, self._jobs.estimator
         position, wait = estimator.wait(entry, works, overtaking)
@@ -216,7 +216,7 @@ class Forecasts:
         run_seconds = estimator.run_seconds(entry)
         eta = None
         if not self._worker.stopping:
-            if not self._jobs.on_device:  # else the vendor's queue is behind our jobs
+            if not self._jobs.on_device:  # otherwise, other vendor jobs are behind ours
                 wait += self._jobs.device.status.eta_seconds
             eta = seconds_until_start(availability, wait, run_seconds)
         reason = "" if waiting is None else WAITS
@@ -230,7 +230,7 @@ def seconds_until_start(
     """Estimate the start of a job; no job runs during maintenance.
 
     :param wait: seconds of work before the job
-    :param seconds: the job's own duration
+    :param seconds: duration of the job
     :returns: seconds from now; ``None`` if unknown
     """
     is_open = availability.is_open or availability.in_maintenance
@@ -242,7 +242,7 @@ def seconds_until_start(
             break
         if window.ends is None:
             return None
-        # the work that fits before the window is done
+        # the work that fits before the window need not be waited for after it
         wait -= min(wait, max(0.0, window.starts - at))
         at = window.ends
     return at + wait - now

@@ -1,4 +1,4 @@
-"""How large a job may be, and how many jobs a user may have that are not over."""
+"""Limits on the size of a job, and on the number of a user's unfinished jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sf_quantum.text import plural
 
 
 def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
-    """Refuse a job that is larger than those of its lease may be with 422."""
+    """Refuse with 422 a job that is larger than its lease allows."""
     if lease.max_shots is not None and shots > lease.max_shots:
         detail = f"{shots} shots, the lease is for at most {lease.max_shots} per job"
         raise Refused(422, detail, "parameters.num_reads")
@@ -23,7 +23,7 @@ def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
 
 
 def check_run_seconds(most: float, expected: float) -> None:
-    """Refuse a job that is expected to run for too long with 422."""
+    """Refuse with 422 a job that is expected to run for too long."""
     if expected > most:
         expects = f"the job is expected to run for {expected:,.{0 if expected >= 10 else 2}f} s"
         detail = f"{expects}; at most {most:g} s are allowed (limits.run_seconds)"
@@ -34,8 +34,8 @@ def check_budget(most: float, taken: float, seconds: float) -> None:
     """Refuse a job with 422 if its lease has too few QPU seconds left.
 
     :param most: QPU seconds of the lease
-    :param taken: QPU seconds of its other jobs, as modelled if they have not ended
-    :param seconds: QPU seconds of the job, as modelled
+    :param taken: QPU seconds of its other jobs, modelled for jobs that have not ended
+    :param seconds: modelled QPU seconds of the job
     """
     # sums are not exact
     if taken + seconds > most * (1 + 1e-9):
@@ -69,7 +69,7 @@ class JobCounts:
     def check(
         self, lease: Lease, shots: int, seconds: float, payload_bytes: int
     ) -> None:
-        """Refuse a job that is too large with 422, and one too many with 429."""
+        """Refuse a job that is too large, with 422 or 413, or one job too many, with 429."""
         user, job_class = lease.user, lease.job_class
         limits = self.settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:

@@ -47,9 +47,10 @@ logger = logging.getLogger(__name__)
 class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
-    Its parts, each of which knows only those before it: the table of jobs, worker,
-    job control, vQPUs, leases, forecasts, reader, admission and endless tasks. It belongs to the event loop that ran
-    :meth:`start`; only :meth:`request_stop` may be called from another thread.
+    Its parts are the table of jobs, worker, job control, vQPUs, leases, forecasts, reader,
+    admission and endless tasks; each part knows only earlier parts. The queue belongs to the
+    event loop that ran :meth:`start`; only :meth:`request_stop` may be called from another
+    thread.
     """
 
     def __init__(
@@ -78,13 +79,13 @@ class JobQueue:
         self._work: asyncio.Task[None] | None = None
 
     def reconfigure(self, settings: ServiceSettings) -> None:
-        """Take other users, shares, classes and limits; jobs and leases stay as they are."""
+        """Apply new users, shares, classes and limits; jobs and leases stay as they are."""
         self.settings = self.jobs.counts.settings = self.admission.settings = settings
         self.vqpus.reconfigure(settings)
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:
-        """Recover the state of the previous service, and start; once.
+        """Recover the state of the previous service, and start; a second call does nothing.
 
         :raises sqlite3.Error: if the state cannot be read or written
         """
@@ -93,7 +94,7 @@ class JobQueue:
         self._loop = asyncio.get_running_loop()
         device, deaths = self.device, self.settings.service_deaths
         device.keep_in(self.store.path.parent)
-        # the graph of an emulated annealer is made now, and not during a request
+        # this makes the graph of an emulated annealer now, and not during a request
         logger.debug("device %s: %s", device.name, device.description.technology)
         recovering = recover(self.store, deaths, device.identity, device.jobs.recovery)
         for job in recovering.result():
@@ -113,7 +114,7 @@ class JobQueue:
 
     @property
     def length(self) -> int:
-        """The number of pending jobs, and of those on the device."""
+        """The number of jobs that are pending or on the device."""
         return len(self.jobs.pending) + len(self.jobs.on_device)
 
     @property
@@ -124,7 +125,7 @@ class JobQueue:
 
     @property
     def failure(self) -> str | None:
-        """Why no job can run any more; ``None`` if jobs can."""
+        """The reason why no job can run any more; ``None`` if jobs can."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
         return STOPPING if self.worker.stopping else None
@@ -144,7 +145,7 @@ class JobQueue:
         return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop: the running job has some seconds to end; jobs stay on disk."""
+        """Begin to stop; the running job gets some seconds to finish, jobs stay on disk."""
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed: stopped already
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
@@ -158,7 +159,7 @@ class JobQueue:
         self.supervisor.stop()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
-            # the next service finds a job that the device does not end as interrupted
+            # if the device does not end a job, the next service treats it as interrupted
             self._work.cancel()
 
     async def submit(
@@ -166,11 +167,11 @@ class JobQueue:
     ) -> tuple[Job, bool]:
         """Submit a job; it is on disk when this returns.
 
-        :returns: the job, and whether it is new; the same key of the same user is the
-            same job, also after its end and that of its lease
-        :raises Refused: 403 without a lease that is held, 409 for a key of another job,
-            422 for a job that cannot run or is too large, 429 for too many, 503 while
-            the QPU takes none
+        :returns: the job, and whether it is new; a user's key stands for one job, even
+            after the job and its lease have ended
+        :raises Refused: 403 without an active lease, 409 for a key of another job,
+            422 for a job that cannot run or is too large, 429 for too many jobs, 503
+            while the QPU accepts no jobs
         """
         waiting = submission.implicit_lease
         lease = self.leases.active(who, lease_id, waiting=waiting)
@@ -185,13 +186,13 @@ class JobQueue:
             ):
                 submission = replace(submission, repeatable=True)
             cost = await self.admission.cost(lease, submission)
-        else:  # a cancellation ends before the job moves
+        else:  # a cancellation in progress ends before the job moves to the lease
             await self.control.settled(stored.number)
             if not stored.final and (lease.max_shots or lease.max_qubits):
                 await self.admission.check_size(lease, submission)
         if lease.max_qpu_seconds is not None:
             await self.control.added(lease.id)
-        # no await before the write: the end of the lease is written after it
+        # no await from here to the write of the job, which precedes the lease's end on disk
         lease = self.leases.active(who, lease.id, waiting=waiting)
         if stored is None:
             self.admission.check_limits(lease, submission, cost)
@@ -201,10 +202,10 @@ class JobQueue:
         return await self.control.submit(lease, submission, cost, is_stored=is_stored)
 
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
-        """Submit a job of the service itself, under a lease that takes no vQPU.
+        """Submit a job of the service itself, under a lease that occupies no vQPU.
 
         :param lease: a closed lease, whose job is cancelled if the service restarts
-        :raises Refused: 503 while the QPU takes no job
+        :raises Refused: 503 while the QPU accepts no jobs
         """
         self._check_open()
         await asyncio.wrap_future(self.store.leases.add(lease))
@@ -235,7 +236,7 @@ class JobQueue:
         await self.control.cancel(job.number, CANCELLED)
         cancelled = self.find(who, job.number)
         if job.user != who.user:
-            # it may have ended by itself, or still be on the device
+            # the job may have ended by itself, or still be on the device
             state = cancelled.state
             done = state == "Cancelled"
             outcome = audit.DONE if done else f"not done: the job is {state}"

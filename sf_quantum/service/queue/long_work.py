@@ -1,4 +1,4 @@
-"""Threads for lists and large bodies: long for a request, and short for the rest."""
+"""Threads for lists and large bodies, whose work takes longer than that of other requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from sf_quantum.service.domain.errors import Refused
 
-# Longest wait of a request for the turn of its user, whose other requests are ahead of it.
+# Longest wait of a request for earlier requests of its user.
 PATIENCE_SECONDS = 120.0
 # Pause before a client repeats a request that was too long for this machine.
 BUSY_SECONDS = 10
@@ -20,10 +20,10 @@ _T = TypeVar("_T")
 
 
 class LongWork:
-    """Does one work at a time, with a quarter of a core, to leave the rest to others.
+    """Does one piece of work at a time, on a quarter of a core, to leave the rest to others.
 
-    Each user has at most one request whose work is done or waits for the thread, so that
-    nobody's requests delay those of others for longer than one takes.
+    At most one request of each user is in the thread or waits for it, so a user's requests
+    delay other users for no longer than one request takes.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,11 +33,12 @@ class LongWork:
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[None]:
-        """Hold the user's turn while the work of a request is done, after their others.
+        """Hold the user's turn during a request, after the user's earlier requests.
 
-        All of it: with parts in turns, the data of many would be in memory at once.
+        The turn covers all work of the request: if requests took turns with their parts,
+        the data of many requests would be in memory at once.
 
-        :raises Refused: with 503, if the others take longer than the patience
+        :raises Refused: with 503, if the earlier requests take :data:`PATIENCE_SECONDS`
         """
         lock = self._of_user.setdefault(user, asyncio.Lock())
         try:
@@ -53,17 +54,17 @@ class LongWork:
             lock.release()
 
     async def run(self, make: Callable[[], _T]) -> _T:
-        """Do a work, or a part of one, in the user's turn."""
+        """Do the work of a request, or a part of it, in the user's turn."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._made, make)
 
     def _made(self, make: Callable[[], _T]) -> _T:
-        # CPU time is measured: on a busy machine, work that takes long would pause for
-        # longer yet.
+        # CPU time is measured: with wall-clock time, the pause would be longer on a busy
+        # machine.
         began = time.thread_time()
         try:
             return make()
         finally:
-            # The pause precedes the next work, so the thread has a quarter of a core at
-            # most.
+            # The pause precedes the next piece of work, so the thread uses at most a
+            # quarter of a core.
             self._thread.submit(time.sleep, 3 * (time.thread_time() - began))

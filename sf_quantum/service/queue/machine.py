@@ -1,4 +1,4 @@
-"""State machines: a state is an object, and an event is a method that returns the next."""
+"""State machines: a state is an object; an event is a method that returns the next state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Machine(Generic[S]):
-    """Something with a state; belongs to the event loop's thread.
+    """An object with a state; belongs to the event loop's thread.
 
     The class of a state has the data of that state, and a method for each event that may
     happen in it. Type checking thus rejects an event that may not happen.
 
-    :cvar transitions: for each state, those that may follow it: the events' types, as
-        one table
+    :cvar transitions: for each state, the states that may follow: the return types of its
+        events, as one table
     """
 
     transitions: ClassVar[Mapping[type, Collection[type]]]
@@ -28,18 +28,18 @@ class Machine(Generic[S]):
         self._moved: asyncio.Event | None = None
 
     def expect(self, kind: type[T]) -> T:
-        """Return the state, which has to be of a class.
+        """Return the state, which must be of a class.
 
-        :raises RuntimeError: if it is of another class
+        :raises RuntimeError: if the state is of another class
         """
         if not isinstance(self.state, kind):
             raise RuntimeError(f"it is {self.state!r}, expected {kind.__name__}")
         return self.state
 
     def move(self, state: S) -> None:
-        """Change the state to what an event has returned.
+        """Change to the state that an event has returned.
 
-        :raises RuntimeError: if the state may not follow the present one
+        :raises RuntimeError: if this state may not follow the current one
         """
         before, after = type(self.state), type(state)
         if after not in self.transitions[before]:

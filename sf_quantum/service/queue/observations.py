@@ -12,15 +12,15 @@ from typing import Literal, TypeAlias, get_args
 from sf_quantum.service.domain.jobs import Job, JobClass, State
 from sf_quantum.service.domain.reasons import Cause
 
-# held: no pending job would end before the next maintenance
+# "held" means that no pending job would end before the next maintenance
 DeviceState: TypeAlias = Literal[
     "busy", "idle", "held", "draining", "closed", "offline"
 ]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 Reason: TypeAlias = Literal["preempted", "interrupted"]
-# age and number of the interrupted attempts that are kept
+# longest age and largest number of the interrupted attempts that are kept
 REMEMBERED_SECONDS, REMEMBERED = 3600.0, 100_000
-# seconds
+# upper bounds of waits in seconds
 WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 

@@ -1,4 +1,4 @@
-"""What users read of their jobs: lists with forecasts, and results as they finish."""
+"""Reads jobs for users: lists with forecasts, and results as they finish."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")
-# Kinds of jobs whose results are handed out one by one, and the name of their parts.
+# Kinds of jobs whose results can be read one part at a time, and the names of the parts.
 PARTS: Mapping[Kind, str] = {"circuit": "circuits", "problem": "BQMs"}
-# Length of an answer with such results; an answer has at least one.
+# Length of an answer with such parts; an answer has at least one part.
 RESULT_CHARACTERS = 1_000_000
 
 
 class JobReader:
-    """Reads the jobs of one queue, with long work in threads of its own.
+    """Reads the jobs of one queue, with long work in separate threads.
 
-    :ivar lists: turns of users who read lists
-    :ivar bodies: turns of users whose large payloads or results are read
+    :ivar lists: turns in which lists are read
+    :ivar bodies: turns in which large payloads or results are read
     """
 
     def __init__(self, jobs: JobTable, leases: Leases, forecasts: Forecasts) -> None:
@@ -96,10 +96,10 @@ class JobReader:
 
         :param show: makes the answer; called in another thread
         :param key: lists only the caller's own job with this key, under any lease
-        :param before: id of a job; lists only those submitted before it
+        :param before: id of a job; lists only jobs that were submitted before it
         """
         if key is not None:
-            # A key finds the user's own jobs alone, also those of an admin.
+            # A key finds only the caller's own jobs, even if the caller is an admin.
             who, lease = Identity(who.user, admin=False), None
         if lease is not None:
             self._leases.find(who, lease)
@@ -115,7 +115,7 @@ class JobReader:
             return await self.lists.run(lambda: show(forecasts()))
 
     async def show(self, who: Identity, job: Job, make: Callable[[], T]) -> T:
-        """Make an answer with a job's content in a thread, a large one in the user's turn."""
+        """Make an answer with a job's content in a thread; if large, in the user's turn."""
         if job.bytes <= RESULT_CHARACTERS:
             return await asyncio.to_thread(make)
         async with self.lists.turn(who.user):
@@ -176,7 +176,7 @@ class JobReader:
 
 @dataclass(frozen=True)
 class StoredResult:
-    """A result on disk, JSON text.
+    """A result on disk, as JSON text.
 
     :param size: number of its bytes
     """
@@ -186,5 +186,5 @@ class StoredResult:
     size: int
 
     def part(self, first: int, most: int) -> bytes:
-        """Read some bytes from ``first`` on; nothing if it has been deleted; blocks."""
+        """Read bytes from ``first`` on; empty if the result has been deleted; blocks."""
         return self.store.jobs.result_part(self.number, first, most)

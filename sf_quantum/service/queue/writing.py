@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def written(write: Callable[[], Future[T]]) -> T:
-    """Write to disk; repeated for as long as the disk is full, for example. Blocks."""
+    """Write to disk, and repeat a write that fails, for example on a full disk; blocks."""
     pauses = backoff.DATABASE.pauses()
     while True:
         try:
@@ -28,9 +28,9 @@ def written(write: Callable[[], Future[T]]) -> T:
 
 
 async def write_until(is_over: Callable[[], bool], write: Callable[[], Future[T]]) -> T:
-    """Write a lease to disk; repeated like :func:`written`, until the service stops.
+    """Write a lease to disk, and repeat a write that fails, until the service stops.
 
-    :param is_over: whether the service stops, which leaves the lease to the next one
+    :param is_over: whether the service stops, which leaves the lease to the next service
     :raises sqlite3.Error: if the service stops before the lease is written
     """
     pauses = backoff.DATABASE.pauses()

@@ -1,10 +1,10 @@
-"""Jobs that are not over: their states, the worker, and each attempt on the device.
+"""Jobs that have not ended: their states, the worker, and each attempt on the device.
 
 ``job_states`` is the state machine, ``job_table`` its owner, and ``job_control`` submits,
-moves and cancels. The ``worker`` takes pending jobs in order; a ``job_run`` writes what
-becomes of one, and its ``attempt`` runs what is left, in the ``slices`` that keep a long job
-short for others: ``device_submission`` submits each once, and asks the device for those that
-were sent before a restart, ``device_job`` follows it and reads its result, and ``giving_up``
-says when a job at the device is given up. ``attempt_control`` interrupts an attempt,
-``part_results`` joins results that are on disk.
+moves and cancels jobs. The ``worker`` takes pending jobs in order; a ``job_run`` writes a
+job's outcome, and its ``attempt`` runs the rest of the job, a long one in ``slices``.
+``device_submission`` submits a slice once, and asks the device for slices that were sent
+before a restart; ``device_job`` follows a slice and reads its result; ``giving_up`` decides
+when a job on the device is given up. ``attempt_control`` interrupts an attempt,
+``part_results`` reads results of circuits or BQMs that are on disk.
 """

@@ -1,9 +1,10 @@
-"""One attempt at a job: what is left of it, slice by slice, on the device.
+"""One attempt at a job: the rest of the job runs slice by slice on the device.
 
-A job that takes the device for long is cut into slices, so that one which pre-empts it waits
-for a slice at most: several circuits or BQMs into some of these with all of their shots, another
-job into parts of its shots. The slices that are over stay on disk: an attempt that is interrupted, or
-whose service dies, has lost the slice that ran, and the next attempt goes on from there.
+A job that would occupy the device for long is cut into slices, so that a pre-empting job
+waits for one slice at most. A slice of several circuits or BQMs has some of them with all
+their shots; a slice of any other job has part of its shots. Finished slices are on disk: if
+an attempt is interrupted or its service dies, only the running slice is lost, and the next
+attempt continues with it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# Longest time that a device may report for a job; longer times are not counted.
+# Longest time that a device may report for a job; longer times are ignored.
 MOST_SECONDS = 1e9
 
 
@@ -44,11 +45,11 @@ class Ended:
     """The end of an attempt.
 
     :param outcome: outcome of the job, with the times of its last slice
-    :param used: QPU seconds, and seconds on the device, of all its slices
+    :param used: QPU seconds, and seconds on the device, of all slices of the job
     :param spent: QPU seconds of this attempt
-    :param surplus: remark on submissions that arrived late, or under which the job may
-        run on; for its note
-    :param given_up: job that may run on, if it was given up
+    :param surplus: remark for the job's note, if a submission arrived late or may still
+        run
+    :param given_up: the job that may still run on the device, if it was given up
     """
 
     outcome: Outcome
@@ -64,14 +65,14 @@ class Ended:
 
 
 class Attempt:
-    """One attempt at a job; :meth:`run` blocks, the others may be called from any thread.
+    """One attempt at a job; :meth:`run` blocks, other methods may be called from any thread.
 
-    :param job: job as it is on disk, with its id on the device if it is there already
+    :param job: job as stored, with its id on the device if the device has it already
     :param submitted: called when the job, or a slice of it, has been submitted
     :param running: called once, when the device is seen to run the job
     :param slice_seconds: longest time that a slice should take; ``None``: no slices
     :param check: whether the device has changed since the job was checked against it
-    :param unsure: whether a previous service may have submitted it
+    :param unsure: whether a previous service may have submitted the job
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Attempt:
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
-        # Between two slices, the job has not been submitted.
+        # A job that was between two slices is not on the device.
         unsure = unsure and not (job.slices and job.slice_shots is None)
         self._surplus = ""
         # QPU seconds, and seconds on the device, of all finished slices, including
@@ -107,14 +108,14 @@ class Attempt:
 
     @property
     def progress(self) -> Progress:
-        """How the device says that it is going."""
+        """The job's progress, as the device reports it."""
         return (
             Progress("Queued") if self._on_device is None else self._on_device.progress
         )
 
     @property
     def submitted(self) -> bool:
-        """Whether the device has the job, or has had a slice of it."""
+        """Whether the device has the job, or had a slice of it."""
         on_device = self._on_device
         return self._slices.number > 0 or (
             on_device is not None and on_device.id is not None
@@ -122,13 +123,13 @@ class Attempt:
 
     @property
     def pauses(self) -> bool:
-        """Whether what it has on the device is to end when another job pre-empts it."""
+        """Whether the slice on the device is to finish if another job pre-empts this one."""
         runs = self.progress.state == "Running"
         ends = self._slices.are_several or self._slices.is_short
         return (ends and runs) or not runs_again(self._device.jobs, self._job)
 
     def pauses_for(self, interruption: Interruption) -> bool:
-        """Whether what is on the device ends by itself, and nothing more is submitted."""
+        """Whether the slice on the device is to finish, and no further slice is submitted."""
         return self._how(interruption) is Interrupt.PAUSE
 
     def detaches(self, interruption: Interruption) -> bool:
@@ -152,18 +153,18 @@ class Attempt:
             control.interrupt = how
         self._control.wake.set()
         if (on_device := self._on_device) is not None:
-            # The thread of run() may be waiting for the device, so another one cancels.
+            # The thread of run() may be waiting for the device, so another thread cancels.
             in_thread(on_device.cancel_if_asked)
 
     def leave(self) -> None:
-        """Leave to the next service what the device has, even if it is to end."""
+        """Leave the job on the device to the next service, even if it is to be cancelled."""
         self._control.leave = True
         self._control.wake.set()
 
     def run(self) -> Ended:
-        """Run the job until it is over or interrupted.
+        """Run the job until it has ended or is interrupted.
 
-        :raises Detached: if it was left to the next service
+        :raises Detached: if the job was left to the next service
         """
         spent = 0.0
         while True:
@@ -184,7 +185,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload; the slices of several circuits or BQMs are of whole ones."""
+        """Read the payload; several circuits or BQMs are sliced between them."""
         job = self._job
         if self._payload is not None:
             return
@@ -266,9 +267,9 @@ class Attempt:
         return outcome or Outcome()
 
     def _began_before(self) -> float | None:
-        """Return when a former service saw the job run, by the monotonic clock.
+        """Return when a previous service saw the job run, by the monotonic clock.
 
-        Of a slice after others, only the job's own start is known, which is too early.
+        ``None`` for a slice after others: only the job's start is known, which is too early.
         """
         started = self._job.started_steady
         if started is None or self._job.slices:
@@ -293,11 +294,11 @@ class Attempt:
             raise InputError(text) from error
 
     def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
-        """Fill in the times that the device does not tell, or that make no sense."""
+        """Fill in times that the device does not report, or that are not plausible."""
         by_vendor, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
-            # what is given up may run to its end
+            # a job that is given up may run to its end
             runs_on = self._on_device is not None and self._on_device.given_up
             if outcome.result is None and not runs_on:
                 billed = min(billed, seconds)
@@ -310,7 +311,7 @@ class Attempt:
     # slices
 
     def _keep(self, outcome: Outcome, shots: int) -> None:
-        """Write a slice that is over to disk; another follows."""
+        """Write a finished slice to disk; another slice follows."""
         kept = self._kept(outcome, shots, self._device.price)
         written(lambda: self._store.slices.end(self._job.number, kept))
         self._add(outcome)
@@ -353,7 +354,7 @@ class Attempt:
 
 
 def _amount(amount: float | None) -> float | None:
-    """Return what a vendor tells of seconds, unless it is no such number."""
+    """Return the seconds that a vendor reports; ``None`` if they are not plausible."""
     if amount is None or not 0 <= amount <= MOST_SECONDS:
         if amount is not None:
             logger.warning(
@@ -364,7 +365,7 @@ def _amount(amount: float | None) -> float | None:
 
 
 def _in_json(outcome: Outcome) -> Outcome:
-    """Have the ``info`` of a result be JSON: ``NaN`` and infinities are ``null``."""
+    """Make the ``info`` of a result valid JSON, with ``null`` for ``NaN`` and infinities."""
     if outcome.result is None:
         return outcome
     try:
@@ -381,8 +382,8 @@ def _calibration(
     before: CalibrationData | None,
     now: CalibrationData | None,
 ) -> CalibrationData | None:
-    """Return the calibration of a slice, of which its vendor may tell the id alone."""
-    if by_vendor is None:  # unless it has been renewed meanwhile
+    """Return the calibration of a slice, of which the vendor may report only the id."""
+    if by_vendor is None:  # unknown if the calibration was renewed meanwhile
         return before if before == now else None
     same = (one for one in (before, now) if one and one.id == by_vendor.id)
     return by_vendor.completed(next(same, by_vendor))

@@ -12,9 +12,9 @@ class Interrupt(Enum):
 
     #: the job is cancelled on the device
     CANCEL = auto()
-    #: what is on the device ends, and nothing more is submitted
+    #: the slice on the device finishes, and no further slice is submitted
     PAUSE = auto()
-    #: the job goes on, for the next service
+    #: the job continues on the device, for the next service
     DETACH = auto()
 
 
@@ -24,23 +24,24 @@ class Detached(Exception):
 
 @dataclass
 class Control:
-    """What is asked of an attempt from other threads."""
+    """Requests of other threads to an attempt."""
 
     interrupt: Interrupt | None = None
-    #: the service stops: what the device has is left to the next one, even if it is to end
+    #: the service stops: the job on the device, even if it is being cancelled, is left to
+    #: the next service
     leave: bool = False
-    #: Note of a job that is to be queued again; on disk before the device is told to
-    #: stop it.
+    #: Note of a job that is to be queued again; written to disk before the device is
+    #: asked to stop the job.
     note: str | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 
     @property
     def leaves(self) -> bool:
-        """Whether what the device has is left to the next service."""
+        """Whether the job on the device is left to the next service."""
         return self.leave or self.interrupt is Interrupt.DETACH
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the attempt is interrupted."""
+        """Wait for some seconds, or until the attempt is interrupted."""
         if self.wake.wait(seconds):
-            # once; after that, at the vendor's pace again
+            # only one pause is cut short; the next is at the vendor's pace again
             self.wake.clear()

@@ -1,12 +1,12 @@
-"""A job on the device: follow it, read its result; cancel it at any time.
+"""A job on the device: follow it, read its result, cancel it at any time.
 
-All of it blocks. What is known of the job when the service dies depends on where it is::
+All functions block. If the service dies, this is on disk about the job::
 
-    to be submitted    on disk: the device's identity, which says that there may be a job
-    submitted          on disk: the job's id on the device as well
-    over               on disk: how the job ended; then the device may forget it
+    to be submitted    the device's identity, which shows that the device may have the job
+    submitted          also the job's id on the device
+    ended              how the job ended; the device may now forget the job
 
-The next service goes on from there (:func:`~sf_quantum.service.store.recovery.recover`).
+The next service continues from there (:func:`~sf_quantum.service.store.recovery.recover`).
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from sf_quantum.text import one_line
 logger = logging.getLogger(__name__)
 # Tries to read the result of a finished job, if the device answers other requests.
 RESULT_TRIES = 8
-# letters of the reason why a job is given up
+# longest reason why a job is given up, in letters
 MOST_WHY = 300
 UNREAD = "its result cannot be read"
 
 
 def runs_again(device_jobs: DeviceJobs, job: Job) -> bool:
-    """Whether a job may run again that has been killed on the device.
+    """Whether a job that was killed on the device may run again.
 
-    Where nothing can be learnt of it afterwards, it may still run there.
+    If nothing can be learnt of the job afterwards, it may still run on the device.
     """
     return device_jobs.recovery is not Recovery.LOST or job.repeatable
 
@@ -63,12 +63,12 @@ def runs_again(device_jobs: DeviceJobs, job: Job) -> bool:
 class DeviceJob:
     """A job, or a slice of one, on the device.
 
-    :param job: job as it is on disk
-    :param submitted: called when it is there
-    :param running: called when the device is seen to run it, perhaps again
-    :param job_id: its id on the device, if it is there already
-    :param began: time when a previous service saw it run, on the monotonic clock
-    :param unsure: whether a previous service may have submitted it
+    :param job: job as stored on disk
+    :param submitted: called when the device has the job
+    :param running: called when the device is seen to run the job, perhaps repeatedly
+    :param job_id: id of the job on the device, if the device has it already
+    :param began: time when a previous service saw the job run, by the monotonic clock
+    :param unsure: whether a previous service may have submitted the job
     """
 
     def __init__(
@@ -94,17 +94,16 @@ class DeviceJob:
         self._control = control
         self._submitted_there = submitted
         self._running = running
-        #: what became of jobs beside it, of submissions that arrived late; for users
+        #: message to users about jobs of submissions that arrived late
         self.surplus = ""
         self._cancelling = threading.Lock()
         self._cancelling_sent = False
         self._cancelled = False
-        # Time since when the job is on the device, and time when it was first seen
-        # running.
+        # Time when the job was submitted, and time when it was first seen running.
         self._submitted_at: float | None = None
         self._began = began
         self._overdue = False
-        #: set when it is followed no longer
+        #: set when the job is no longer followed
         self.given_up: GivenUp | None = None
         self._hope = Hope(device.jobs)
         self._submission = DeviceSubmission(
@@ -123,11 +122,11 @@ class DeviceJob:
         return self._control.interrupt is Interrupt.CANCEL or self._overdue
 
     def run(self) -> Outcome | None:
-        """Run it until it is over.
+        """Run the job until it has ended.
 
         :returns: how it ended; ``None`` if it was interrupted before it was submitted
-        :raises InputError: if it is refused, or cannot be found again
-        :raises Detached: if it was left to the next service
+        :raises InputError: if the device refuses the job, or may have it but cannot find it
+        :raises Detached: if the job was left to the next service
         """
         try:
             job_id = self.id = self.id or self._submission.run()
@@ -146,7 +145,7 @@ class DeviceJob:
     def _abandoned(self, why: str) -> Outcome:
         """Return the end of a job that is given up.
 
-        It is not run again, since it may run on, unless it is repeatable.
+        The job may still run, so it is not run again unless it is repeatable.
         """
         why = one_line(why)[:MOST_WHY]
         device_jobs, job_id, note = self._device_jobs, self.id, self._control.note
@@ -193,11 +192,11 @@ class DeviceJob:
         return self._read(job_id, pauses)
 
     def _explained(self, outcome: Outcome) -> Outcome:
-        """Say why a job has failed that the service has stopped."""
+        """Add the reason to the outcome of a job that the service has stopped."""
         device_jobs, note = self._device_jobs, self._control.note
         if self._overdue and self._control.interrupt is None:
             failure = f"it ran for more than {device_jobs.longest_seconds:g} s"
-            # nor would it be shorter if it ran again
+            # the job would not be shorter if it ran again
             return replace(outcome, failure=failure, lost=None)
         if outcome.failure is None and note and not runs_again(device_jobs, self._job):
             return replace(outcome, failure=f"{note}; {NOT_FOUND_AGAIN}")
@@ -208,15 +207,15 @@ class DeviceJob:
         self._overdue = longest is not None and self.seconds(False) > longest
 
     def seconds(self, completed: bool) -> float:
-        """Return for how long it has been seen to run.
+        """Return for how long the job has been seen to run.
 
-        :param completed: whether it has run, even if it was not seen
+        :param completed: whether the job has run, even if it was not seen running
         """
         began = self._began or (self._submitted_at if completed else None)
         return 0.0 if began is None else time.monotonic() - began
 
     def give_up(self) -> None:
-        """Cancel the job on the device, whose fate cannot be followed any more."""
+        """Cancel the job on the device, since it can no longer be followed."""
         with suppress(Exception):
             job_id = self.id
             if job_id is None and self._device_jobs.recovery is Recovery.BY_TAG:
@@ -240,12 +239,12 @@ class DeviceJob:
             self._note(trouble)
             try:
                 self._check_hope(trouble)
-            except Hopeless as error:  # it has ended, which is all that is known
+            except Hopeless as error:  # all that is known is that the job has ended
                 return Outcome(
                     failure=None if self._is_to_end else f"{UNREAD}: {error}"
                 )
             self._control.pause(self._hope.pause(next(pauses)))
-            # a vendor that does not answer at all is waited for
+            # a vendor that does not answer at all uses up no tries
             failed += self._is_answered(job_id)
             if failed == RESULT_TRIES:
                 return Outcome(failure=f"{UNREAD}: {trouble}")
@@ -259,14 +258,14 @@ class DeviceJob:
     def _vanished(self, error: UnknownJob) -> Outcome:
         if self._cancelling_sent:
             return Outcome()
-        # a job that waited for its turn ended with its lease, and has cost nothing
+        # a job that still waited when the vendor's lease ended has cost nothing
         waited = error.lease_lost and self._began is None
         if waited or self._job.repeatable:
             return Outcome(lost=str(error))
         return Outcome(failure=f"{error}; {VANISHED}")
 
     def cancel_if_asked(self) -> None:
-        """Cancel the job on the device, if that was asked for and it is there."""
+        """Cancel the job on the device, if it is to end and the device has it."""
         with self._cancelling:
             job_id = self.id
             if job_id is None or self._cancelled or not self._is_to_end:
@@ -289,7 +288,7 @@ class DeviceJob:
                 )
             )
         except sqlite3.OperationalError as error:
-            # only a crash in the next moments would make it matter
+            # the missing note matters only if the service crashes in the next moments
             self._note(error)
 
     def _note(self, error: Exception) -> None:

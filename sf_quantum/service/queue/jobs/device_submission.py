@@ -1,4 +1,4 @@
-"""The submission of a job to the device: once, as far as the device lets that be known."""
+"""The submission of a job to the device: only once, as far as the device can tell."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 # Tries to find and cancel duplicate submissions of a finished job.
 SURPLUS_TRIES = 4
 # Longest pause before a submission is tried again, even if the device asks for a longer
-# one.
+# pause.
 SUBMISSION_SECONDS = 60.0
 
 
 class DeviceSubmission:
-    """The submission of a job, or of a slice of one. It blocks.
+    """The submission of a job, or of a slice of one; blocks.
 
-    :param job: job as it is on disk
-    :param unsure: whether a previous service may have submitted it
-    :param perhaps_twice: whether a previous service may have submitted it twice
+    :param job: job as stored on disk
+    :param unsure: whether a previous service may have submitted the job
+    :param perhaps_twice: whether a previous service may have submitted the job twice
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class DeviceSubmission:
     def run(self) -> str | None:
         """Submit the job, and return its id on the device.
 
-        :returns: ``None`` if it was interrupted before it was submitted
-        :raises InputError: if it is refused, or cannot be found again
-        :raises Hopeless: if it is given up
-        :raises Detached: if it was left to the next service
+        :returns: ``None`` if the job was interrupted before it was submitted
+        :raises InputError: if the device refuses the job, or may have it but cannot find it
+        :raises Hopeless: if the job is given up
+        :raises Detached: if the job was left to the next service
         """
         control, unsure = self._control, self._unsure
         for pause in backoff.VENDOR.pauses():
@@ -80,7 +80,7 @@ class DeviceSubmission:
                 self._not_sent(unsure)
                 pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
-                # the site's credentials, no mistake of the job
+                # the site's credentials are wrong, not the job
                 trouble = error
                 self._note(error)
                 self._not_sent(unsure)
@@ -99,9 +99,9 @@ class DeviceSubmission:
         return None
 
     def cancel_surplus(self, job_id: str) -> str:
-        """Cancel jobs of submissions that arrived late, next to the job with this id.
+        """Cancel other jobs of submissions that arrived late; the job with this id stays.
 
-        :returns: what became of them, for users; empty if there are none
+        :returns: message to users about these jobs; empty if there are none
         """
         device_jobs, surplus = self._device_jobs, ""
         if not self._perhaps_twice or device_jobs.recovery is not Recovery.BY_TAG:
@@ -123,19 +123,19 @@ class DeviceSubmission:
         return surplus
 
     def _sent(self) -> bool:
-        """Note that the device may have the job from now on; not if it is over."""
+        """Note that the device may have the job from now on; return whether it may run."""
         if self._device_jobs.recovery is Recovery.AGAIN:
             return True
         number, identity = self._job.number, self._identity
         return not written(lambda: self._store.progress.send(number, identity)).final
 
     def _not_sent(self, unsure: bool) -> None:
-        """Note that the device has no such job."""
+        """Note that the device does not have the job, unless this is uncertain."""
         if self._device_jobs.recovery is not Recovery.AGAIN and not unsure:
             written(lambda: self._store.progress.not_sent(self._job.number))
 
     def _arrived(self) -> str | None:
-        """Look for the job of a submission without an answer while it may arrive."""
+        """Search for the job of an unanswered submission while it may still arrive."""
         deadline = Deadline(self._device_jobs.late_seconds)
         for pause in backoff.VENDOR.pauses():
             job_id = self._device_jobs.find(self._task.tag)
@@ -147,9 +147,9 @@ class DeviceSubmission:
         return None
 
     def _may_have_run(self, error: QpuError) -> bool:
-        """Whether the device is asked for the job, after a submission without an answer.
+        """Whether to search for the job on the device after an unanswered submission.
 
-        :raises InputError: if it cannot be, and the job must not run twice
+        :raises InputError: if the device cannot search, and the job must not run twice
         """
         recovery = self._device_jobs.recovery
         if recovery is Recovery.BY_TAG:

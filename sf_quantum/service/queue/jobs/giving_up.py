@@ -10,16 +10,16 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted
 from sf_quantum.service.device.protocol import DeviceJobs
 
-# Share of the device's `give_up_seconds`: how recent an answer to another request has
-# to be, and the longest pause between attempts.
+# Share of the device's `give_up_seconds`: greatest age of an answer to another request
+# that shows that the device answers, and longest pause between requests.
 _RECENT = 0.25
 
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A job that may still run on the device, and is followed no longer.
+    """A job that may still run on the device, but is no longer followed.
 
-    :param device_job: its id on the device, if that is known
+    :param device_job: id of the job on the device, if known
     :param tag: unique id of its submission
     :param why: reason in one sentence
     """
@@ -30,34 +30,35 @@ class GivenUp:
 
 
 class Hopeless(Exception):
-    """A job is given up, for the reason given."""
+    """A job is given up; the message has the reason."""
 
 
 class Hope:
-    """The times after which a job on a device is given up."""
+    """Decides when a job on a device is given up."""
 
     def __init__(self, device_jobs: DeviceJobs) -> None:
         self._device_jobs = device_jobs
-        # Time since when the job is to end, and since when all requests about it have
-        # failed.
+        # Start of the time in which the job is to end, and of the time in which all
+        # requests about it have failed.
         self._to_end_since: float | None = None
         self._failing_since: float | None = None
 
     def pause(self, seconds: float) -> float:
-        """Return a pause after which it is not too late to give the job up."""
+        """Shorten a pause so that the job can be given up in time."""
         return min(seconds, self._device_jobs.give_up_seconds * _RECENT)
 
     def check(
         self, error: QpuError | InputError | None, state: str, *, is_to_end: bool
     ) -> None:
-        """Give a job up that the device neither ends nor tells about, after a while.
+        """Give the job up after ``give_up_seconds`` without an end or an answer about it.
 
-        If it is to end, that is so whatever the device answers; else only if the device
-        answers other requests meanwhile. One that does not answer at all is waited for.
+        A job that is to end is given up whatever the device answers. Another job is given
+        up only if the device answers other requests meanwhile: the service waits for a
+        device that answers no requests.
 
-        :param error: why the latest request about it has failed; ``None`` if it has not
-        :param state: its latest state on the device
-        :raises Hopeless: if it is given up
+        :param error: error of the latest request about the job; ``None`` if it succeeded
+        :param state: latest state of the job on the device
+        :raises Hopeless: if the job is given up
         """
         now, seconds = time.monotonic(), self._device_jobs.give_up_seconds
         if is_to_end:
@@ -65,7 +66,7 @@ class Hope:
             if now - self._to_end_since >= seconds:
                 why = error or f"the vendor says that it is {state}"
                 raise Hopeless(f"{seconds:g} s after it was to end: {why}")
-        if isinstance(error, NotAccepted):  # it was not asked
+        if isinstance(error, NotAccepted):  # the device was not asked about the job
             return
         if error is None:
             self._failing_since = None
@@ -80,8 +81,8 @@ class Hope:
 def abandon(device_jobs: DeviceJobs, job_id: str | None, *, cancel: bool) -> None:
     """Let the device forget a job that is given up.
 
-    :param job_id: its id on the device, if that is known
-    :param cancel: whether it has not been cancelled yet
+    :param job_id: id of the job on the device, if known
+    :param cancel: whether the job must be cancelled first
     """
     if job_id is not None:
         with suppress(QpuError, InputError):

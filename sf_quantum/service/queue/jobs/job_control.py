@@ -1,4 +1,4 @@
-"""Submits, moves and cancels jobs, and ends those whose lease has ended."""
+"""Submits, moves and cancels jobs, and ends the jobs of leases that have ended."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sf_quantum.service.queue.leases.lease_table import LeaseTable
 
 # Number of jobs that end with their lease before other requests have their turn.
 DONE_AT_ONCE = 50
-# Pause before the disk is read again, for a write to be over.
+# Pause before the disk is read again, while a write is in progress.
 WRITE_SECONDS = 0.1
 
 
 class JobControl:
-    """What users and leases do to jobs; belongs to the event loop's thread."""
+    """Carries out what users and leases do to jobs; belongs to the event loop's thread."""
 
     def __init__(self, table: JobTable, leases: LeaseTable) -> None:
         self.table = table
         self._store = table.store
         self._leases = leases
-        # the last write of a new job of each lease
+        # the latest write of a job for each lease
         self._adding: dict[str, asyncio.Future[tuple[Job, bool]]] = {}
 
     async def submit(
@@ -50,8 +50,8 @@ class JobControl:
     ) -> tuple[Job, bool]:
         """Add a job; it is on disk when this returns.
 
-        The write is queued before the first ``await``, so that the end of the lease is
-        written after it.
+        The write is queued before the first ``await``, and so precedes the write of the
+        lease's end.
 
         :param is_stored: see :meth:`.StoredJobs.add`
         :returns: the job, and whether it is new; an unfinished job with the same key is
@@ -65,7 +65,7 @@ class JobControl:
         checked_for = fitting(self.table.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)
         self.table.counts.take(*counted)
-        # A callback, since a caller that is cancelled must not leave a job on disk only.
+        # A callback, since a cancelled caller must not leave a job that is only on disk.
         cancelling: list[asyncio.Task[None]] = []
 
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
@@ -81,7 +81,7 @@ class JobControl:
             log_job("submitted", job)
             if self._leases.accepting(job.lease) or lease.closed is not None:
                 self.table.added(job, checked_for)
-            else:  # the end of its lease has cancelled the job on disk
+            else:  # the end of the lease has cancelled the job on disk
                 self.table.observations.jobs[job.job_class, "Cancelled"] += 1
                 log_job("cancelled", job, reason="its lease has ended")
 
@@ -95,12 +95,12 @@ class JobControl:
         return job, new
 
     async def added(self, lease_id: str) -> None:
-        """Wait until all jobs of a lease that were submitted are on disk."""
+        """Wait until all submitted jobs of a lease are on disk."""
         while (adding := self._adding.get(lease_id)) is not None:
             await asyncio.wait([adding])
 
     async def settled(self, number: int) -> None:
-        """Wait for the end of a cancellation; refuse with 503 if that takes too long."""
+        """Wait for the end of a job's cancellation; refuse with 503 if it takes too long."""
         live = self.table.get(number)
         if live is None or live.interruption is None or not live.interruption.cancels:
             return
@@ -119,7 +119,8 @@ class JobControl:
     async def cancel(self, number: int, interruption: Interruption) -> None:
         """Cancel a job, and wait until the device has interrupted it.
 
-        :raises sqlite3.Error: if it cannot be written; the job is then pending or runs on
+        :raises sqlite3.Error: if the cancellation cannot be written; the job is then
+            pending or continues
         """
         note = interruption.note()
         while True:
@@ -128,13 +129,14 @@ class JobControl:
                 await asyncio.wrap_future(
                     self._store.progress.cancel_waiting(number, note)
                 )
-                # Its submission may be on disk, and not noticed yet.
+                # The job's submission may be on disk without having been noticed yet.
                 if self._adding:
                     await asyncio.wait([*self._adding.values()])
                 if self.table.get(number) is None:
                     return
             elif isinstance(live.state, OnDevice):
-                # The disk comes first: the service may die before the device has stopped it.
+                # Written first, since the service may die before the device has stopped
+                # the job.
                 await asyncio.wrap_future(
                     self._store.progress.note_cancellation(number, note)
                 )
@@ -156,8 +158,8 @@ class JobControl:
                 self._store.progress.cancel_waiting(live.number, note)
             )
         except sqlite3.Error:
-            # the end of its lease cancels it on disk; the lease of a quality job takes no
-            # vQPU, and is not among these
+            # the end of its lease cancels the job on disk; the lease of a quality job
+            # occupies no vQPU and does not accept jobs either
             accepted = self._leases.accepting(live.entry.lease) is not None
             if accepted or live.entry.job_class == "quality":
                 table.restored(live)
@@ -167,7 +169,7 @@ class JobControl:
         table.cancelled(live)
 
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
-        """Move a job to its lease on disk; return what cancels it if that has ended."""
+        """Move a job to its lease on disk; return its cancellation if that has ended."""
         job, live = self._store.jobs.get(number), self.table.get(number)
         ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         if job is None or job.final:
@@ -176,7 +178,7 @@ class JobControl:
                 self.table.withdrawn(live, ended)
                 self.table.cancelled(live)
             return []
-        if live is None:  # it has just ended with its former lease
+        if live is None:  # the job has just ended with its previous lease
             live = self.table.added(job)
         if (lease := self._leases.accepting(job.lease)) is not None:
             self.table.moved(live, lease.lease)
@@ -188,16 +190,16 @@ class JobControl:
     # events of leases
 
     async def lease_granted(self, lease_id: str) -> None:
-        """Make the jobs pending that waited with their lease."""
+        """Make the jobs that waited with a lease pending."""
         while waiting := self.table.waiting_with(lease_id):
             for live in [*islice(waiting.values(), DONE_AT_ONCE)]:
                 self.table.lease_granted(live)
             await asyncio.sleep(0)
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
-        """Interrupt the jobs of a lease, which accepts no more jobs.
+        """Interrupt the jobs of a lease that accepts no more jobs.
 
-        The caller cancels the queued ones on disk, then calls :meth:`end_lease`.
+        The caller cancels the queued jobs on disk, then calls :meth:`end_lease`.
         """
         interruption = Interruption(Cause.LEASE_END, lease_end=end)
         queued = self.table.queued_under(lease_id)
@@ -211,7 +213,7 @@ class JobControl:
         return queued + running
 
     async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
-        """Forget the queued jobs of an ended lease; wait for those on the device."""
+        """Forget the queued jobs of an ended lease; wait for its jobs on the device."""
         for index, live in enumerate(interrupted):
             if index % DONE_AT_ONCE == 0:
                 await asyncio.sleep(0)

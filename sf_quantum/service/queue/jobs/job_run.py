@@ -1,4 +1,4 @@
-"""One run of a job on the device: its attempt, and what of it is written to disk."""
+"""One run of a job on the device: its attempt, and the writes about it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class JobRun:
     """A run of a job that the worker has taken; belongs to the event loop's thread.
 
     :param slice_seconds: see :class:`.Attempt`
-    :param max_losses: a job that its vendor has ended this often fails
+    :param max_losses: number of endings by the vendor at which a job fails
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class JobRun:
         self._live = live
         self._slice_seconds = slice_seconds
         self._max_losses = max_losses
-        # the write that the device runs it
+        # writes that the device runs the job
         self._starting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Run the job until the end of the attempt is on disk, or left to the next service."""
         live, number = self._live, self._live.number
         if self._device.jobs.recovery is Recovery.AGAIN:
-            # The attempt is on disk before the device has the job, so that none goes
+            # The attempt is on disk before the device has the job, so that no attempt goes
             # unrecorded.
             job = await _written(lambda: self._store.progress.start(number))
         elif (stored := self._store.jobs.get(number)) is None:
@@ -75,8 +75,8 @@ class JobRun:
             self._table.attempt_ended(live, job, 0.0)
             return
         if (former := _interruption(job)) is not None:
-            # The former service may not have interrupted it on the device. If it was
-            # cancelled, that also precedes the closing of the QPU.
+            # The previous service may not have interrupted the job on the device. A
+            # cancellation also takes precedence over the closing of the QPU.
             live.interrupt(former)
         attempt = self._begin(job)
         if job.state == "Running":
@@ -98,7 +98,7 @@ class JobRun:
         def submitted() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._table.changed.set)
-                # a slice that is over is on disk
+                # a finished slice may be on disk
                 loop.call_soon_threadsafe(live.wake)
 
         def running() -> None:
@@ -122,7 +122,7 @@ class JobRun:
         return attempt
 
     def _seen_running(self) -> None:
-        """The device runs the job, which was in the vendor's queue until now."""
+        """Write that the device runs the job, which was in the vendor's queue until now."""
         if isinstance(self._live.stage, Starting) and self._starting is None:
             self._starting = asyncio.create_task(self._write_running(0.0))
 
@@ -133,7 +133,7 @@ class JobRun:
         )
 
     def _runs(self, job: Job) -> None:
-        """The job is on disk as ``Running``."""
+        """Note that the job is on disk as ``Running``."""
         self._live.see_running(job.started_steady)
         log_job("started", job, attempt=job.attempt, waited=job.queued_seconds)
         self._table.observations.attempt_started(job)
@@ -147,7 +147,7 @@ class JobRun:
         return ended, _with_timing(started, ended, ended.outcome.result).whole
 
     def _unless_lost(self, ended: Ended) -> Ended:
-        """Run a job again that its vendor has ended, unless that happens too often."""
+        """Have a job run again if the vendor has ended it, unless that happens too often."""
         live, outcome = self._live, ended.outcome
         if outcome.lost is None or live.interruption is not None:
             return ended
@@ -165,7 +165,7 @@ class JobRun:
         if self._starting is not None:
             await self._starting
         elif job.started is None and (outcome.result or outcome.failure):
-            # it was over before it was seen running
+            # the job ended before it was seen running
             await self._write_running(outcome.seconds or 0.0)
         table.observations.qpu_seconds[job.job_class] += ended.spent
         if ended.given_up is not None:
@@ -175,7 +175,7 @@ class JobRun:
         if not settled.final and interruption is not None:
             if (
                 interruption.cancels
-            ):  # this was while its return to the queue was written
+            ):  # it was cancelled while its return to the queue was written
                 note = interruption.note()
                 settled = await _written(
                     lambda: self._store.progress.cancel_waiting(number, note)
@@ -185,8 +185,8 @@ class JobRun:
                 times = self._live.started or now, now
                 cause = interruption.cause
                 table.observations.attempt_interrupted(job.job_class, cause, *times)
-        # The policy, like the accounting, does not count an interrupted slice: it has
-        # no result, and its user would wait longer because of the interruption.
+        # The policy, like the accounting, does not count an interrupted slice: the slice
+        # has no result, and its user would wait longer because of the interruption.
         lost = 0.0 if settled.final else ended.last[0]
         table.attempt_ended(self._live, settled, ended.spent - lost)
 
@@ -230,7 +230,7 @@ class JobRun:
 
 
 def _interruption(job: Job) -> Interruption | None:
-    """Return why the former service was interrupting a job."""
+    """Return why the previous service was interrupting a job."""
     if job.cancelling is not None:
         return CANCELLED
     return None if job.interrupting is None else Interruption(Cause.RESTART)

@@ -1,4 +1,4 @@
-"""The states of a job, from when it is on disk until it is over.
+"""The states of a job, from its submission on disk until its end.
 
 ::
 
@@ -19,13 +19,13 @@
           v                                             |
          Done <-----------------------------------------+  its end is on disk
 
-A job is interrupted for a pre-emption, a cancellation, the end of its lease, the closing of
-the QPU, the stop of the service, the end of the lease at the device's vendor, or for one
-of these that the former service had begun. A cancellation takes precedence. A ``Withdrawn``
+A job is interrupted by a pre-emption, a cancellation, the end of its lease, the closing of
+the QPU, the stop of the service or the end of the lease at the device's vendor, also if the
+previous service had begun the interruption. A cancellation takes precedence. A ``Withdrawn``
 job is ``Waiting`` again if its cancellation could not be written, or if it was moved to
-another lease before the end of its own was on disk. A ``Waiting`` job becomes ``Pending``
-immediately unless its lease waits for a vQPU. Jobs of the former service that may be on
-the device are ``Taken`` at once. :data:`TRANSITIONS` is the whole table.
+another lease before the end of its own lease was on disk. A ``Waiting`` job becomes
+``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous service that
+may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` is the whole table.
 
 Jobs that a service leaves on its device when it is killed continue there, run again, or
 have failed: see :func:`~sf_quantum.service.store.recovery.recover`.
@@ -46,7 +46,8 @@ from sf_quantum.service.queue.jobs.attempt import Attempt
 from sf_quantum.service.queue.machine import Machine
 from sf_quantum.service.scheduling.work import PendingJob
 
-# What a job is checked against: kinds, qubits, shots and qubits out of service.
+# Properties of the device against which a job is checked: kinds, qubits, shots and qubits
+# out of service.
 Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 
 
@@ -77,7 +78,7 @@ class OffDevice(State):
 
 @dataclass(frozen=True)
 class Withdrawn(OffDevice):
-    """Cancelled before the worker took it; this is being written."""
+    """Cancelled before the worker took it; the cancellation is being written."""
 
     interruption: Interruption
 
@@ -100,7 +101,7 @@ class Waiting(Queued):
         return Pending()
 
     def recovered(self) -> Taken:
-        """The former service had given it to the device."""
+        """The previous service had given the job to the device."""
         return Taken(recovered=True)
 
 
@@ -112,7 +113,7 @@ class Pending(Queued):
         return Taken()
 
     def moved(self) -> Waiting:
-        """It was submitted again under another lease."""
+        """The job was submitted again under another lease."""
         return Waiting()
 
 
@@ -135,9 +136,9 @@ class Stage(OnDevice):
 
 @dataclass(frozen=True)
 class Taken(Stage):
-    """The worker has taken it, and reads it or notes on disk that it runs.
+    """Taken by the worker, which reads the job or notes on disk that it runs.
 
-    :param recovered: whether the former service had given it to the device
+    :param recovered: whether the previous service had given the job to the device
     """
 
     recovered: bool = False
@@ -148,7 +149,7 @@ class Taken(Stage):
 
 @dataclass(frozen=True)
 class Starting(Stage):
-    """It is being submitted to the device, or waits in its vendor's queue."""
+    """Being submitted to the device, or waiting in its vendor's queue."""
 
     attempt: Attempt
 
@@ -158,9 +159,9 @@ class Starting(Stage):
 
 @dataclass(frozen=True)
 class Running(Stage):
-    """On disk as ``Running``; the device has it, or its outcome is being written.
+    """On disk as ``Running``; the device has the job, or its outcome is being written.
 
-    :param started: when the device began to run it, by the store's clock
+    :param started: time when the device began to run the job, by the store's clock
     """
 
     attempt: Attempt
@@ -169,9 +170,9 @@ class Running(Stage):
 
 @dataclass(frozen=True)
 class Interrupted(OnDevice):
-    """It is being interrupted on the device, or its next state is being written.
+    """Being interrupted on the device; or the next state is being written.
 
-    :param stage: how far the attempt is
+    :param stage: stage that the attempt has reached
     """
 
     interruption: Interruption
@@ -180,7 +181,7 @@ class Interrupted(OnDevice):
     def interrupted(self, interruption: Interruption) -> Interrupted:
         """Return this state, unless the other interruption takes precedence."""
         cause = interruption.cause
-        # a pause would end too late
+        # a pause would let the slice run for too long
         ends = cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
         paused = self.interruption.cause is Cause.PREEMPTION and ends
         if paused or (interruption.cancels and not self.interruption.cancels):
@@ -188,7 +189,7 @@ class Interrupted(OnDevice):
         return self
 
     def advanced(self, stage: Stage) -> Interrupted:
-        """The attempt has begun, or is seen running, in spite of the interruption."""
+        """The attempt has begun, or is seen running, despite the interruption."""
         return replace(self, stage=stage)
 
     def put_back(self) -> Waiting:
@@ -208,12 +209,13 @@ TRANSITIONS: Mapping[type[State], frozenset[type[State]]] = {
 
 
 class LiveJob(Machine[State]):
-    """A job that is not over.
+    """A job that has not ended.
 
-    :param checked_for: the device that it was checked against; ``None`` after a restart
-    :ivar counted: the lease under which the estimator counts it; ``None``: not yet
-    :ivar losses: how often its vendor has ended it with the vendor's lease
-    :ivar is_left: whether the worker has ended, so that the job stays as it is
+    :param checked_for: properties of the device against which the job was checked;
+        ``None`` after a restart
+    :ivar counted: lease under which the estimator counts the job; ``None``: not counted yet
+    :ivar losses: number of times that the job ended with the vendor's lease
+    :ivar is_left: whether the worker has ended, so the job stays in its state
     """
 
     transitions = TRANSITIONS
@@ -232,21 +234,21 @@ class LiveJob(Machine[State]):
 
     @property
     def interruption(self) -> Interruption | None:
-        """The reason why it is being interrupted or withdrawn."""
+        """The reason why the job is being interrupted or withdrawn."""
         if isinstance(self.state, Interrupted | Withdrawn):
             return self.state.interruption
         return None
 
     @property
     def ends_with_lease(self) -> bool:
-        """Whether the end of its lease, which is being written, cancels it."""
+        """Whether the end of the job's lease, which is being written, cancels the job."""
         state = self.state
         ends = isinstance(state, Withdrawn) and state.interruption.cause
         return ends is Cause.LEASE_END
 
     @property
     def stage(self) -> Stage | None:
-        """How far its attempt is, interrupted or not."""
+        """The stage that the attempt has reached, interrupted or not."""
         state = self.state
         if isinstance(state, Interrupted):
             return state.stage
@@ -262,12 +264,12 @@ class LiveJob(Machine[State]):
         return self.stage.started if isinstance(self.stage, Running) else None
 
     def begin(self, attempt: Attempt) -> None:
-        """Note that its attempt begins, interrupted or not."""
+        """Note that the attempt begins, interrupted or not."""
         if isinstance(stage := self.stage, Taken):
             self._advance(stage.begun(attempt))
 
     def see_running(self, started: float | None) -> None:
-        """Note that the device runs it, unless that is known already."""
+        """Note that the device runs the job, unless that is known already."""
         if isinstance(stage := self.stage, Starting):
             self._advance(stage.seen_running(started))
 
@@ -276,7 +278,7 @@ class LiveJob(Machine[State]):
         self.move(state.advanced(stage) if isinstance(state, Interrupted) else stage)
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt its attempt; a cancellation replaces another reason."""
+        """Interrupt the attempt; a cancellation replaces another reason."""
         before = self.expect(OnDevice)
         after = before.interrupted(interruption)
         if after is not before:
@@ -284,19 +286,19 @@ class LiveJob(Machine[State]):
             if self.attempt is not None:
                 self.attempt.interrupt(interruption)
         elif self.attempt is not None and self.attempt.detaches(interruption):
-            self.attempt.leave()  # its cancellation is on disk
+            self.attempt.leave()  # the cancellation is on disk
 
     def leave(self) -> None:
-        """Leave it to the next service as it is; nobody waits for it any more."""
+        """Leave the job to the next service in its state, and wake those who wait for it."""
         self.is_left = True
         self.wake()
 
     async def until(
         self, kinds: type[State] | tuple[type[State], ...], seconds: float
     ) -> bool:
-        """Wait until it is in a state of some kinds, and return whether it is.
+        """Wait until the job is in one of some states, and return whether it is.
 
-        It does not move any more once it is left to the next service.
+        A job that is left to the next service does not move any more.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""The jobs that are not over, and where they are: waiting, pending or on the device."""
+"""The jobs that have not ended, and where they are: waiting, pending or on the device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sf_quantum.service.store.store import Store
 class JobTable:
     """The live jobs of one device; belongs to the event loop's thread.
 
-    Policy, estimator, counts and observations learn here of all that jobs do.
+    The table passes all events of jobs to policy, estimator, counts and observations.
 
     :ivar on_device: jobs that the worker has taken; all but the first wait in the
         vendor's queue
@@ -95,29 +95,29 @@ class JobTable:
     # events
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
-        """A new job is on disk, or one of the former service."""
+        """A job is on disk that is new or left by the previous service."""
         live = self._new(job, checked_for)
         self._place(live)
         return live
 
     def recovered(self, job: Job) -> None:
-        """A job of the former service may be on the device, even if its lease waits."""
+        """A job of the previous service may be on the device, even if its lease waits."""
         live = self._new(job)
         self._count(live)
         self._taken(live, live.expect(Waiting).recovered())
 
     def lease_granted(self, live: LiveJob) -> None:
-        """The lease of a waiting job has got its vQPU."""
+        """The lease of a waiting job now has its vQPU."""
         self._take_out(live)
         self._place(live)
 
     def withdrawn(self, live: LiveJob, interruption: Interruption) -> None:
-        """A job off the device is being cancelled, which is not on disk yet."""
+        """A job off the device is being cancelled; the cancellation is not on disk yet."""
         self._take_out(live)
         live.move(live.expect(OffDevice).withdrawn(interruption))
 
     def restored(self, live: LiveJob) -> None:
-        """A withdrawn job is not cancelled on disk, and so may run."""
+        """A withdrawn job is not cancelled on disk, so it may run."""
         live.move(live.expect(Withdrawn).restored())
         self._place(live)
 
@@ -130,7 +130,7 @@ class JobTable:
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
         entry = live.entry
-        if isinstance(live.state, OnDevice):  # its use is charged to the new lease
+        if isinstance(live.state, OnDevice):  # the job's use is charged to the new lease
             self.policy.ended(entry, 0.0)
             entry.move_to(lease)
             self.policy.began(entry)
@@ -156,7 +156,7 @@ class JobTable:
     def attempt_ended(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """The end of an attempt is on disk.
 
-        :param qpu_seconds: modelled seconds that are charged for it
+        :param qpu_seconds: modelled seconds that are charged for the attempt
         """
         live.entry.seconds = self._seconds_left(job)
         self.estimator.ended(live.entry, completed=job.state == "Completed")
@@ -172,7 +172,7 @@ class JobTable:
             self._leases.touch(live.entry.lease)
 
     def replace_device(self, device: Device) -> None:
-        """Have another device run the pending jobs, perhaps faster or slower."""
+        """Have another device run the pending jobs, whose durations may change."""
         self.device = device
         for entry in self.pending.order():
             self.pending.remove(entry.number)
@@ -209,7 +209,7 @@ class JobTable:
         return live
 
     def _count(self, live: LiveJob) -> None:
-        """Have the estimator count a job once, under the lease that it may run under."""
+        """Have the estimator count a job once, under its current lease."""
         if live.counted is None:
             self.estimator.submitted(live.entry)
         elif live.counted != live.entry.lease:
@@ -217,7 +217,7 @@ class JobTable:
         live.counted = live.entry.lease
 
     def _take_out(self, live: LiveJob) -> None:
-        """Take a job out of the pending ones, or of those that wait with their lease."""
+        """Remove a job from the pending jobs or from the jobs that wait with their lease."""
         self.pending.remove(live.number)
         waiting = self._waiting.get(live.entry.lease, {})
         if waiting.pop(live.number, None) and not waiting:

@@ -1,7 +1,4 @@
-"""The results of a job's circuits or BQMs, as far as they are on disk.
-
-These are those of its slices, or all.
-"""
+"""The results of a job's circuits or BQMs on disk: those of finished slices, or all."""
 
 from __future__ import annotations
 
@@ -19,9 +16,10 @@ _NEXT = re.compile(r"\s*,?\s*")
 
 
 def finished(store: Store, number: int, first: int, most: int) -> list[str]:
-    """Read counts or sample sets, from one on, each as a line of JSON; blocks.
+    """Read counts or sample sets from an index on, each as a line of JSON; blocks.
 
-    :param most: characters, after which no other is added
+    :param first: index of the first circuit or BQM
+    :param most: number of characters after which no further line is added
     """
     lines: list[str] = []
     characters = 0
@@ -35,14 +33,14 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
 
 
 def _all(store: Store, number: int, first: int) -> Iterator[str]:
-    """Yield the result of each; nothing for slices before the first."""
+    """Yield the result of each circuit or BQM; empty texts for slices before the first."""
     if (whole := store.jobs.result(number)) is not None:
         yield from _read(whole)
         return
     passed = 0
     for part, info in enumerate(store.slices.infos(number)):
-        # A slice without these numbers has part of the shots of every item, so none is
-        # finished.
+        # A slice without these numbers has part of the shots of every item, so no item
+        # is finished.
         several = info.get("circuits", info.get("problems"))
         if (several := count(several)) is None:
             return
@@ -51,12 +49,12 @@ def _all(store: Store, number: int, first: int) -> Iterator[str]:
             yield from [""] * several
         elif (text := store.slices.text(number, part)) is not None:
             yield from _read(text)
-        else:  # it has been merged meanwhile
+        else:  # the slices have been merged meanwhile
             return
 
 
 def _read(text: str) -> Iterator[str]:
-    """Split a result, which may be large: no parser holds up other threads."""
+    """Split a result, mostly without parsing, which would hold up other threads."""
     if (sets := _SETS.match(text)) is not None:
         yield from _sample_sets(text, sets.end())
         return
@@ -79,7 +77,7 @@ def _read(text: str) -> Iterator[str]:
 
 
 def _sample_sets(text: str, place: int) -> Iterator[str]:
-    """Split a list of sample sets, one of which is parsed at once."""
+    """Split a list of sample sets by parsing one at a time."""
     decoder = json.JSONDecoder()
     while text.startswith("{", place):
         _, end = decoder.raw_decode(text, place)

@@ -1,7 +1,7 @@
-"""The slices of a job: how many shots each has, and what of the job it runs.
+"""The slices of a job: how many shots each has, and which part of the job it runs.
 
-Several circuits or BQMs are cut into some of these with all of their shots, another job into
-parts of its shots.
+A slice of several circuits or BQMs has some of them with all their shots; a slice of any
+other job has part of its shots.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Kind, Size
 
-# Largest fraction of the slices' time that their set-up may take: where set-up
-# dominates, slices would cost more than they save
+# Largest fraction of a slice's time that its set-up may take: if set-up dominated, slices
+# would cost more than they save
 MOST_SETUP = 0.2
 
 
 class Slices:
-    """The slices of one attempt, from the first that is left of the job.
+    """The slices of one attempt, from the job's first slice that has not finished.
 
-    :param slice_seconds: the longest that a slice should take; ``None``: no slices
+    :param slice_seconds: longest time that a slice should take; ``None``: no slices
     :param is_fixed: whether the first slice may be on the device, and so stays unchanged
-    :ivar number: of the present slice, with those of former attempts
-    :ivar shots: of the present slice; for several circuits or BQMs, of all these together
-    :ivar all_shots: of the job, likewise
-    :ivar left: shots that are not on disk, likewise
-    :ivar batch: the circuits or BQMs, if they are several
+    :ivar number: index of the current slice, including those of previous attempts
+    :ivar shots: shots of the current slice; summed over its circuits or BQMs, if several
+    :ivar all_shots: shots of the job, summed likewise
+    :ivar left: shots that are not on disk, summed likewise
+    :ivar batch: the circuits or BQMs, if there are several
     """
 
     def __init__(
@@ -51,34 +51,37 @@ class Slices:
         self.shots = self._first_shots()
 
     def have_size(self, size: Size) -> None:
-        """Cut again, by the size of the payload."""
+        """Cut the job again, now with the size of its payload."""
         self._size = size
         self.shots = self._first_shots()
 
     def are_of(self, batch: Batch, done: int) -> None:
-        """Cut again, into circuits or BQMs of which some are on disk."""
+        """Cut the job again, into circuits or BQMs.
+
+        :param done: number of circuits or BQMs whose results are on disk
+        """
         self.batch = batch
         self.all_shots = batch.size * self._job.shots
         self.left = self.all_shots - done * self._job.shots
         self.shots = self._first_shots()
 
     def next(self) -> None:
-        """Go on to the next slice, since the present one is on disk."""
+        """Continue with the next slice, since the current slice is on disk."""
         self.left -= self.shots
         self.number += 1
         self.shots = self._next_shots()
 
     @property
     def parameters(self) -> JobParameters:
-        """The parameters in which the present slice differs from the job."""
+        """The parameters in which the current slice differs from the job."""
         shots = self.shots if self.batch is None else self._job.shots
         return {"num_reads": shots, "seed": _seed(self._job, self.number)}
 
     @property
     def shots_on_disk(self) -> int:
-        """The shots of the present slice as they count on disk.
+        """The shots of the current slice, as recorded on disk.
 
-        Those of a batch count by the share that is done.
+        For a batch, the shots per circuit or BQM times the slice's share of the batch.
         """
         done = self.all_shots - self.left
         before, after = (
@@ -88,7 +91,7 @@ class Slices:
         return after - before
 
     def payload(self, whole: str) -> str:
-        """Return the payload of the present slice."""
+        """Return the payload of the current slice."""
         if self.batch is None:
             return whole
         done = (self.all_shots - self.left) // self._job.shots
@@ -98,11 +101,11 @@ class Slices:
 
     @property
     def is_short(self) -> bool:
-        """Whether the job is no longer than a slice: loops are pre-empted between two."""
+        """Whether the job fits in a slice, so that loops are pre-empted between two jobs."""
         most = self._slice_seconds
         if most is None or (self._job.kind != "circuit" and self.batch is None):
             return False
-        # the parameters do not count those of a batch
+        # the parameters do not contain the number of circuits or BQMs of a batch
         cost = self._device.cost(self._job.parameters).qpu_seconds
         whole = Cost(max(cost, self._job.model_seconds))
         elapsed = self._device.elapsed_seconds(whole)
@@ -121,20 +124,20 @@ class Slices:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the device gets the BQMs of a list one after the other."""
+        """Whether the device gets the BQMs of a list one at a time."""
         whole = self._device.takes_lists or self._job.kind != "problem"
         return self.batch is not None and not whole
 
     def _first_shots(self) -> int:
         if self._is_fixed:
-            # it stays as it was, whatever is known by now of the time that shots take
+            # the slice stays unchanged, even if the expected time of a shot has changed
             return self._job.slice_shots or self.left
         return self._next_shots()
 
     def _next_shots(self) -> int:
-        """Return the shots of the next slice; slices are as long as one another."""
+        """Return the shots of the next slice; the remaining slices have equal lengths."""
         job = self._job
-        # neither circuits nor photons are counted by the parameters
+        # the parameters alone do not give the cost of circuits and photonic experiments
         whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
         parts, each = job.shots, 1
         if self.batch is not None:
@@ -142,7 +145,7 @@ class Slices:
         if self.batch is not None and job.kind == "problem":
             most = self._most_problems(parts)
         else:
-            # The computing time of a sequence does not depend on its shots.
+            # The computing time of a sequence does not depend on the number of shots.
             by_parts = self._size is not None or self.batch is not None
             computed = job.compute_seconds if by_parts else 0.0
             most = slice_parts(
@@ -157,7 +160,7 @@ class Slices:
         return each * math.ceil(left / math.ceil(left / most))
 
     def _most_problems(self, problems: int) -> int:
-        """Return how many BQMs a slice may have, each of which has a set-up of its own."""
+        """Return how many BQMs a slice may have; each BQM has its own set-up."""
         if self.one_by_one:
             return 1
         job = self._job
@@ -170,11 +173,11 @@ class Slices:
 
 @dataclass(frozen=True)
 class Batch:
-    """Several circuits, or a list of BQMs, from which slices are made.
+    """Several circuits or a list of BQMs, which slices divide among them.
 
-    :param program: program with parameters, for which ``each`` has the values;
-        ``None``: it has the circuits or BQMs themselves
-    :param what: the parts' kind, ``circuits`` or ``problems``
+    :param each: the circuits or BQMs, or the values of the program's parameters
+    :param program: program with parameters; ``None`` without one
+    :param what: kind of the items, ``circuits`` or ``problems``
     """
 
     each: Sequence[JSON]
@@ -190,7 +193,7 @@ class Batch:
 
     @classmethod
     def read(cls, payload: str) -> Self | None:
-        """Read circuits; ``None`` if there is one."""
+        """Read circuits; ``None`` if there is only one."""
         content = json.loads(payload)
         program = None
         if isinstance(content, dict):
@@ -204,7 +207,7 @@ class Batch:
         return len(self.each)
 
     def part(self, first: int, number: int) -> str:
-        """Return the payload of some of them."""
+        """Return the payload of some of the circuits or BQMs."""
         each: JSON = [*self.each[first : first + number]]
         if self.program is not None:
             each = {"program": self.program, "values": each}
@@ -219,13 +222,11 @@ def slice_parts(
     parts: int | None = None,
     size: Size | None = None,
 ) -> int:
-    """Return how many parts a slice of a job may have; all of them if it has no slices.
+    """Return how many parts a slice of a job may have; all parts if the job is not sliced.
 
-    :param cost: cost of the whole job, if it is higher than its parameters and size
-        tell
-    :param parts: number of parts that take equally long; by default its shots
-    :param size: size of its payload, if the time of its computation depends on its
-        shots
+    :param cost: cost of the whole job, if higher than its parameters and size imply
+    :param parts: number of parts, which take equally long; by default, the job's shots
+    :param size: size of the payload, if its computing time depends on the shots
     """
     shots = shots_of(parameters)
     parts = parts or shots
@@ -244,7 +245,7 @@ def slice_parts(
 
 
 def _seed(job: Job, part: int) -> int | None:
-    """Return the seed of a slice, if the job has one; the same seed for all would repeat."""
+    """Return the seed of a slice; slices with the job's seed would repeat the same samples."""
     seed = job.parameters.get("seed")
     if seed is None or part == 0:
         return seed

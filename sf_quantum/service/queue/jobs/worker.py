@@ -25,9 +25,9 @@ STOP_SECONDS = 8.0
 class Worker:
     """Runs one job at a time; belongs to the event loop's thread.
 
-    :ivar stopping: whether the service is stopping; no job starts then
+    :ivar stopping: whether the service is stopping, and so starts no job
     :ivar none_may_start: whether no pending job could start when the worker last looked
-    :ivar between_jobs: held while a job runs; the device is replaced under it
+    :ivar between_jobs: lock that is held while a job runs or the device is replaced
     :ivar finished: set when the worker has ended
     """
 
@@ -39,7 +39,7 @@ class Worker:
         self.table = table
         self._slice_seconds = settings.slice_seconds
         self._max_losses = settings.service_deaths
-        # monotonic time at which the worker ends in any case
+        # monotonic time by which the worker ends in any case
         self._ends_by = math.inf
         self._taking_back: asyncio.Task[None] | None = None
 
@@ -60,7 +60,7 @@ class Worker:
         return "held" if self.none_may_start and len(table.pending) > 0 else "idle"
 
     def start(self) -> None:
-        """Resume the unfinished jobs of the former service."""
+        """Resume the unfinished jobs of the previous service."""
         for job in self.table.store.jobs.live():
             if job.device is None:
                 self.table.added(job)
@@ -68,7 +68,7 @@ class Worker:
                 self.table.recovered(job)
 
     def stop(self, drain_seconds: float) -> None:
-        """Start no more jobs, and interrupt those on the device after a while."""
+        """Start no more jobs, and interrupt the jobs on the device after a while."""
         self.stopping = True
         self._ends_by = time.monotonic() + drain_seconds + STOP_SECONDS
         self.table.changed.set()
@@ -110,9 +110,9 @@ class Worker:
                 live.leave()
 
     async def _let_end(self, runs: set[asyncio.Task[None]]) -> None:
-        """Wait for the runs under way when the service stops, for a limited time.
+        """Wait for the runs in progress when the service stops, for a limited time.
 
-        All that the next service needs of a job that waits for its vendor is on disk.
+        For a job that is with the vendor, all that the next service needs is on disk.
         """
         while runs:
             left = max(0.0, self._ends_by - time.monotonic())
@@ -127,14 +127,14 @@ class Worker:
                 return
 
     async def _take(self) -> LiveJob | None:
-        """Take the next job for the device, unless it has enough."""
+        """Take the next job for the device, unless the device has enough jobs."""
         on_device = self.table.on_device
         if len(on_device) >= self.table.device.jobs.depth:
             return None
         if on_device:
             attempt = on_device[-1].attempt
             if attempt is None or not attempt.submitted:
-                return None  # the next job could overtake it
+                return None  # the next job could overtake this one
         else:
             await self.between_jobs.acquire()
         live = self.table.take() if self.may_start else None
@@ -171,7 +171,7 @@ class Worker:
             self.take_back(jobs, Interruption(Cause.PREEMPTION, first.job_class))
 
     def take_back(self, jobs: Sequence[LiveJob], interruption: Interruption) -> None:
-        """Interrupt jobs on the device, the last one first, so that none of them starts."""
+        """Interrupt jobs on the device, the last job first, so that none of them starts."""
         pausing = [
             live
             for live in jobs

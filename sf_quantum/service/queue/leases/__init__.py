@@ -1,9 +1,9 @@
-"""Leases: who may have one, requests that wait for one, and a lease's states.
+"""Leases: who may have a lease, the requests that wait for one, and a lease's states.
 
-``live_leases`` is what users call, and bounds how many they have; ``lease_states`` is the
+Dialects call ``live_leases``, which also limits each user's leases; ``lease_states`` is the
 state machine, ``lease_table`` has the leases in memory. ``entitlements`` decides class,
-project and share, ``waiting_requests`` the order of requests, ``vqpus`` who gets a free
-vQPU, ``occupancy`` tells policy and estimator which are taken, ``reservations`` when a
-vendor has reserved the QPU for one, ``lease_ends`` when a lease ends by itself.
-``slurm_jobs`` asks Slurm whether a lease's job exists.
+project and share, ``waiting_requests`` the order of requests, ``vqpus`` which request gets a
+free vQPU, ``lease_ends`` when a lease ends by itself. ``occupancy`` reports occupied vQPUs to
+policy and estimator, ``reservations`` has the times for which a vendor has reserved the QPU.
+``slurm_jobs`` queries Slurm for a lease's job.
 """

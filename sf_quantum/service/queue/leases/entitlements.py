@@ -1,4 +1,4 @@
-"""Who may have a lease, of which class, and with which project and share."""
+"""Who may have a lease, and with which class, project and share."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
-    """Return the user of a lease, who may have to be authorized.
+    """Return the user of a lease; refuse with 403 a user who may not have one.
 
-    Only root and admins may request one for others.
+    Only root and admins may request a lease for others.
     """
     powerful = who.admin or who.root
     if not powerful and settings.leases.by == "root":
@@ -36,9 +36,9 @@ def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) 
 def lease_class(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> JobClass:
-    """Return the requested class, limited by those of the partition and the user.
+    """Return the requested class, limited by the classes of the partition and the user.
 
-    Of the partitions of a job that is pending, the one with the lowest class counts.
+    If a pending Slurm job lists several partitions, the lowest of their classes applies.
     """
     classes = settings.classes
     of_partitions = [
@@ -63,7 +63,7 @@ def check_priority(
 def with_share(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Add the user's project, whose share the lease uses; refuse another's with 403."""
+    """Add the user's project, whose share the lease uses; refuse other projects with 403."""
     projects = settings.user_projects.get(user, ())
     project = request.project
     if project is None:
@@ -85,7 +85,7 @@ async def completed(
 ) -> LeaseRequest:
     """Add the partition, account and share of the user's Slurm job to a request.
 
-    The account is Slurm's, whatever the request says, if Slurm can be asked.
+    If Slurm can be queried, its account replaces that of the request.
     """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")

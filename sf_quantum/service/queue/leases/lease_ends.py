@@ -19,20 +19,20 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseEnds:
-    """The limits of leases, by the settings and by what their jobs have used."""
+    """The limits of leases, from the settings and from the use by their jobs."""
 
     def __init__(self, settings: ServiceSettings, jobs: JobTable) -> None:
         self.settings = settings
         self._jobs = jobs
 
     def idle_seconds(self, live: LiveLease) -> float:
-        """Return for how long no request and no job has used a lease."""
+        """Return for how many seconds no request and no job has used a lease."""
         if self._jobs.busy(live.lease.id):
             live.touch()
         return time.monotonic() - live.last_used
 
     def left(self, live: LiveLease) -> tuple[float, LeaseEndCause]:
-        """Return for how long a lease may be held without further use, and why."""
+        """Return how many seconds a lease is held without further use, and why it ends."""
         if self._is_spent(live.lease):
             return 0.0, LeaseEndCause.SPENT
         seconds, cause = math.inf, LeaseEndCause.EXPIRED
@@ -42,12 +42,12 @@ class LeaseEnds:
         return (seconds, cause) if left >= seconds else (left, LeaseEndCause.IDLE)
 
     def idle_left(self, live: LiveLease) -> float:
-        """Return how long a lease may go on being idle; infinity without a limit."""
+        """Return how many more seconds a lease may be idle; infinity without a limit."""
         idle = self.settings.leases.idle_seconds
         return math.inf if idle is None else idle - self.idle_seconds(live)
 
     def lease_end(self, lease: Lease, cause: LeaseEndCause) -> LeaseEnd:
-        """Return why a lease ends, with the figures of the reason."""
+        """Return why a lease ends, with the figures for the message."""
         idle, job = self.settings.leases.idle_seconds, lease.slurm_job_id
         return LeaseEnd(
             cause,
@@ -58,12 +58,12 @@ class LeaseEnds:
         )
 
     def _is_spent(self, lease: Lease) -> bool:
-        """Whether the jobs of a lease have used more QPU seconds than were expected."""
+        """Whether the jobs of a lease have used more than its QPU seconds."""
         if (most := lease.max_qpu_seconds) is None:
             return False
         try:
             spent, _ = lease_seconds(self._jobs.store, lease.id)
-        except sqlite3.Error as error:  # the end of its next job is another occasion
+        except sqlite3.Error as error:  # checked again when the lease's next job ends
             text = "lease %.8s: its QPU seconds could not be read: %s"
             logger.error(text, lease.id, error)
             return False

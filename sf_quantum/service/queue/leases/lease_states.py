@@ -33,10 +33,10 @@ from sf_quantum.service.queue.machine import Machine
 
 
 class Position(NamedTuple):
-    """The position of a request among those of its class and priority.
+    """The position of a request among the requests of its class and priority.
 
-    :param number: lower is earlier
-    :param passed: how many later ones of these were granted before it
+    :param number: number of the request; lower is earlier
+    :param passed: number of later requests that were granted before this one
     """
 
     number: int
@@ -47,8 +47,8 @@ class Position(NamedTuple):
 class Hold:
     """The use of a vQPU by a lease; times are of the monotonic clock.
 
-    :param expires: its latest end; ``None`` without a limit
-    :param position: position of its request; ``None`` after a restart
+    :param expires: latest end of the lease; ``None`` without a limit
+    :param position: position of the lease's request; ``None`` after a restart
     """
 
     since: float
@@ -58,14 +58,14 @@ class Hold:
 
 @dataclass(frozen=True)
 class Failed:
-    """It could not be written: it is not on disk, and its request is refused."""
+    """The lease could not be written: it is not on disk, and its request is refused."""
 
     error: sqlite3.Error
 
 
 @dataclass(frozen=True)
 class Ended:
-    """Its end is on disk and its vQPU free; the device has yet to stop its jobs."""
+    """The lease's end is on disk and its vQPU free; the device has yet to stop its jobs."""
 
     end: LeaseEnd
     closing: asyncio.Task[Lease]
@@ -73,10 +73,10 @@ class Ended:
 
 @dataclass(frozen=True)
 class Ending:
-    """It accepts no jobs; they are interrupted, and its end is written, with retries.
+    """Accepts no jobs; its jobs are interrupted, and its end is written, with retries.
 
-    :param hold: the vQPU that it still occupies; ``None`` if it has waited for one
-    :param closing: writes the end, then waits for the jobs
+    :param hold: use of the vQPU that the lease still occupies; ``None`` if it never had one
+    :param closing: task that writes the end, then waits for the jobs
     """
 
     end: LeaseEnd
@@ -89,9 +89,9 @@ class Ending:
 
 @dataclass(frozen=True)
 class Held:
-    """It has a vQPU and is on disk; accepts jobs.
+    """Has a vQPU and is on disk; accepts jobs.
 
-    :param watch: ends it when it is idle, expired or spent
+    :param watch: task that ends the lease when it is idle, expired or spent
     """
 
     hold: Hold
@@ -104,9 +104,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Granting:
-    """It has waited on disk, and has a vQPU; the grant is being written, with retries.
+    """Has waited on disk, and now has a vQPU; the grant is being written, with retries.
 
-    Accepts jobs, which still wait with it.
+    Accepts jobs, which still wait with the lease.
     """
 
     hold: Hold
@@ -117,7 +117,7 @@ class Granting:
 
 @dataclass(frozen=True)
 class Opening:
-    """It has a vQPU and is being written for the first time; accepts no jobs yet."""
+    """Has a vQPU and is being written for the first time; accepts no jobs yet."""
 
     hold: Hold
 
@@ -130,7 +130,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Waiting:
-    """It waits for a vQPU, and is on disk; accepts jobs, which wait with it."""
+    """Waits for a vQPU, and is on disk; accepts jobs, which wait with the lease."""
 
     def granted(self, hold: Hold) -> Granting:
         return Granting(hold)
@@ -141,7 +141,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Registering:
-    """It will wait for a vQPU, and is being written; accepts no jobs yet."""
+    """Will wait for a vQPU, and is being written; accepts no jobs yet."""
 
     def written(self) -> Waiting:
         return Waiting()
@@ -168,9 +168,9 @@ TRANSITIONS: Mapping[type[LeaseState], frozenset[type[LeaseState]]] = {
 class LiveLease(Machine[LeaseState]):
     """A lease that is in memory.
 
-    :param clients: number of requests that were granted it, without those of lost clients
-    :ivar last_used: when a request or a job last used it, by the monotonic clock
-    :ivar activity: set when one of its jobs has ended, or its limits have changed
+    :ivar clients: number of requests that share the lease, without those of lost clients
+    :ivar last_used: time when a request or a job last used the lease, by the monotonic clock
+    :ivar activity: set when a job of the lease has ended, or the limits have changed
     """
 
     transitions = TRANSITIONS
@@ -184,7 +184,7 @@ class LiveLease(Machine[LeaseState]):
 
     @property
     def hold(self) -> Hold | None:
-        """The vQPU that it occupies."""
+        """The lease's use of a vQPU, if it occupies one."""
         match self.state:
             case Opening() | Granting() | Held() | Ending():
                 return self.state.hold
@@ -192,7 +192,7 @@ class LiveLease(Machine[LeaseState]):
 
     @property
     def is_active(self) -> bool:
-        """Whether it is or will be on disk, and its end has not begun."""
+        """Whether the lease is or will be on disk, and its end has not begun."""
         return not isinstance(self.state, Ending | Ended | Failed)
 
     @property
@@ -201,17 +201,17 @@ class LiveLease(Machine[LeaseState]):
 
     @property
     def jobs_wait(self) -> bool:
-        """Whether its jobs wait with it for a vQPU."""
+        """Whether the lease's jobs wait with it for a vQPU."""
         return isinstance(self.state, Waiting | Granting)
 
     def touch(self) -> None:
-        """Note that it is used now."""
+        """Note that the lease is used now."""
         self.last_used = time.monotonic()
 
     async def opened(self) -> None:
-        """Wait until it is on disk.
+        """Wait until the lease is on disk.
 
-        :raises sqlite3.Error: if it could not be written
+        :raises sqlite3.Error: if the lease could not be written
         """
         while isinstance(self.state, Registering | Opening):
             await self.moved.wait()

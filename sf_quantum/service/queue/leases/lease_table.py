@@ -1,4 +1,4 @@
-"""The leases in memory: those that are not over, and ended ones whose jobs still stop."""
+"""The leases in memory: those that have not ended, and ended leases whose jobs still stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sf_quantum.service.queue.leases.lease_states import LiveLease
 
 
 class LeaseTable:
-    """The live leases by id, the oldest first; what jobs know of leases."""
+    """The live leases by id, the oldest first; the jobs' view of leases."""
 
     def __init__(self) -> None:
         self._leases: dict[str, LiveLease] = {}

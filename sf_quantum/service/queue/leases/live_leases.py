@@ -36,7 +36,7 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.text import plural, utc
 
 # Longest wait for a lease's end to be written and its jobs to stop; a device may take
-# worker.INTERRUPT_SECONDS to stop one.
+# worker.INTERRUPT_SECONDS to stop a job.
 RELEASE_SECONDS = 8.0
 
 
@@ -65,7 +65,7 @@ class Leases:
 
     @property
     def on_disk(self) -> list[Lease]:
-        """The leases that are held, and those on disk that wait for a vQPU."""
+        """The leases that are held, and the leases on disk that wait for a vQPU."""
         return [live.lease for live in self._table if live.is_active]
 
     @property
@@ -85,11 +85,11 @@ class Leases:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Acquire a lease, or wait: by class and priority, then as the policy chooses.
+        """Acquire a lease, waiting in order of class and priority, then as the policy chooses.
 
         :param gone: set when the client has disconnected
-        :raises Refused: 403 without permission, 409 if no vQPU was free in time, or can be
-            by the request's latest start, 503 if the QPU takes no work
+        :raises Refused: 403 without permission, 409 if no vQPU was free in time or can be
+            free by the request's latest start, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._with_key(user, request.key)) is not None:
@@ -97,7 +97,7 @@ class Leases:
         request = await entitlements.completed(
             self.settings, self._cluster, who, user, request
         )
-        # it may have been granted while Slurm was queried
+        # the lease may have been granted while Slurm was queried
         if (same := await self._with_key(user, request.key)) is not None:
             return same
         entitlements.check_priority(self.settings, who, user, request)
@@ -118,7 +118,7 @@ class Leases:
                     detail = vqpus.reservations.why(name)
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
-            # the time for waiting does not limit this
+            # this wait for the disk is not limited by the client's wait
             await live.opened()
         except asyncio.CancelledError:
             if not vqpus.requests.withdraw(waiting) and not waiting.granted.exception():
@@ -129,11 +129,11 @@ class Leases:
         return live.lease
 
     async def request(self, who: Identity, request: LeaseRequest) -> Lease:
-        """Acquire a lease, or store one that accepts jobs while it waits for a vQPU.
+        """Acquire a lease, or store a lease that accepts jobs while it waits for a vQPU.
 
         :param request: request with a key, without a Slurm job
         :raises Refused: 403 without permission, 409 for too many leases of the user or a
-            latest start that cannot be kept, 503 if the QPU takes no work
+            latest start that cannot be met, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         same = await self._with_key(user, request.key, waiting=True)
@@ -156,7 +156,7 @@ class Leases:
     def active(
         self, who: Identity, lease_id: str | None, *, waiting: bool = False
     ) -> Lease:
-        """Find a lease to submit under, and mark it as used; refuse others with 403.
+        """Find a lease that accepts jobs, and mark it as used; refuse other leases with 403.
 
         :param waiting: whether the lease may still wait for a vQPU
         """
@@ -185,7 +185,7 @@ class Leases:
         return live is not None and live.is_active
 
     def find(self, who: Identity, lease_id: str) -> Lease:
-        """Find a lease, held or not; refuse with 404 if it is unknown or another user's."""
+        """Find a lease, even an ended one; refuse with 404 if unknown or another user's."""
         live = self._live(lease_id)
         lease = self._store.leases.get(lease_id) if live is None else live.lease
         if lease is None or not visible(who, lease):
@@ -220,7 +220,7 @@ class Leases:
         """
         lease, record = self.find(who, lease_id), None
         if keep_place:
-            # a user could be ahead of all others with one lease after another
+            # otherwise, a user could stay ahead of all others with lease after lease
             if not who.admin:
                 raise Refused(403, "only an admin may have a place kept", "keep_place")
             live = self._table.get(lease.id)
@@ -246,7 +246,10 @@ class Leases:
         end: LeaseEnd,
         record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease, unless it is ending; ``record`` is part of the same transaction."""
+        """End a lease, unless it is already ending.
+
+        :param record: writes in the same transaction
+        """
         return await self._vqpus.end(lease_id, end, record)
 
     def touch(self, lease_id: str) -> None:
@@ -254,13 +257,13 @@ class Leases:
         self._table.touch(lease_id)
 
     def idle_seconds_left(self, lease: Lease) -> float | None:
-        """Return how long a lease is held without further use; ``None``: no limit."""
+        """Return how many seconds a lease is held without further use; ``None``: no limit."""
         live = self._live(lease.id)
         left = math.inf if live is None else self._vqpus.ends.idle_left(live)
         return None if left == math.inf else max(0.0, left)
 
     def seconds_left(self, lease: Lease) -> float | None:
-        """Return how long a lease is held at most; ``None``: no limit."""
+        """Return how many seconds a lease is held at most; ``None``: no limit."""
         live = self._table.get(lease.id)
         hold = None if live is None else live.hold
         if hold is None or hold.expires is None:
@@ -278,7 +281,7 @@ class Leases:
         return None if live is None or isinstance(live.state, Ended) else live
 
     def _check_open(self, request: LeaseRequest) -> None:
-        """Refuse a request that is not granted now, or certainly not in time."""
+        """Refuse a request that cannot be granted at present, or by its latest start."""
         if seconds_until(latest := request.latest_start) <= 0:
             raise not_granted(request)
         if latest is not None and latest < self._vqpus.availability.opens:
@@ -298,8 +301,8 @@ class Leases:
         users = [lease.user for lease in self.held]
         users += [waiting.user for waiting in self._vqpus.requests]
         if users.count(user) >= most:
-            # The status is 409, not 429: clients wait for a lease after 409, as when
-            # all are held.
+            # The status is 409, not 429: clients wait for a lease after 409, as they do
+            # when all vQPUs are held.
             detail = (
                 f"the user holds or waits for {plural(most, 'lease')}, try again later"
             )

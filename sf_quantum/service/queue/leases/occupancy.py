@@ -1,4 +1,4 @@
-"""Which leases occupy a vQPU, as the scheduling policy and the ETAs know it."""
+"""Reports to the scheduling policy and the estimator which leases occupy a vQPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sf_quantum.service.queue.leases.lease_states import Hold, Position
 
 
 class Occupancy:
-    """Tells the policy and the estimator when a lease occupies a vQPU, and when no more."""
+    """Reports to the policy and the estimator when a lease gets and leaves a vQPU."""
 
     def __init__(self, jobs: JobTable) -> None:
         self._jobs = jobs
@@ -21,15 +21,15 @@ class Occupancy:
     ) -> Hold:
         """Note that a lease occupies a vQPU.
 
-        :param age: seconds since it does
-        :param position: position of its request; ``None`` after a restart
+        :param age: seconds for which the lease has occupied the vQPU
+        :param position: position of the lease's request; ``None`` after a restart
         """
         since, expires = time.monotonic() - age, None
         if lease.expires is not None:
             seconds = lease.expires - lease.opened
             expires = since + seconds
             # The policy compares expiries by the store's clock, not by the monotonic
-            # one.
+            # clock.
             clock = self._jobs.store.clock
             lease = replace(lease, expires=clock() - age + seconds)
         self._jobs.policy.leased(lease)

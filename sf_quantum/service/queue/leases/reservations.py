@@ -1,4 +1,4 @@
-"""The times for which a vendor has reserved the QPU, as leases name them."""
+"""The times for which a vendor has reserved the QPU, which leases refer to by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FIELD = "reservation"
 
 
 class Reservations:
-    """The reservations of the device, as it last reported them.
+    """The reservations of the device, as last reported.
 
-    A lease that names one is granted while its time runs, and ends with it. A thread may
-    replace the reservations between two reads.
+    A lease that names a reservation is granted only during the reserved time, and ends with
+    it. A thread may replace the reservations between two reads.
     """
 
     def __init__(self, jobs: JobTable) -> None:
@@ -31,10 +31,10 @@ class Reservations:
         return bool(self._jobs.device.reservations)
 
     def check(self, request: LeaseRequest) -> None:
-        """Refuse a request for what is not reserved, or does not begin in time.
+        """Refuse a request whose reservation does not exist or begins too late.
 
-        :raises Refused: 422 if nothing is reserved, 409 if it begins after the latest start,
-            503 if the vendor has never said what is
+        :raises Refused: 422 if the reservation does not exist, 409 if it begins after the
+            latest start, 503 if the vendor has never reported its reservations
         """
         if (name := request.reservation) is None:
             return
@@ -58,7 +58,7 @@ class Reservations:
 
     @property
     def running(self) -> Mapping[str, ReservedTime]:
-        """The times that run now, by the names of their reservations."""
+        """The reserved times in progress, by the names of their reservations."""
         now = time.time()
         return {
             name: reserved
@@ -67,7 +67,7 @@ class Reservations:
         }
 
     def has_ended(self, name: str | None) -> bool:
-        """Whether a time that a lease names is over or cancelled, as far as is known."""
+        """Whether a lease's reservation has ended or was cancelled, as far as is known."""
         return name in self._jobs.device.reservations and name not in self.running
 
     def why(self, name: str) -> str:
@@ -79,7 +79,7 @@ class Reservations:
 
 
 def bounded(lease: Lease, running: Mapping[str, ReservedTime]) -> Lease:
-    """Let a lease that names a reservation end with its time at the latest."""
+    """Let a lease that names a reservation expire with the reserved time at the latest."""
     reserved = running.get(lease.reservation or "")
     expires = math.inf if lease.expires is None else lease.expires
     if reserved is None or expires <= reserved.ends:

@@ -15,9 +15,9 @@ from sf_quantum.slurm import config, squeue
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
-# an answer about a job that is there
+# time for which an answer about an existing job is kept
 KEPT_SECONDS = 60.0
-# each is a process, and a request to the cluster's only controller
+# limited, since each query is a process, and a request to the cluster's only controller
 QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
@@ -26,20 +26,23 @@ _FORGOTTEN = b"Invalid job id specified"
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """The resources that a job requested, with the units of each gres and licence."""
+    """The resources that a job requested.
+
+    :param units: number of units of each gres and licence
+    """
 
     partition: str | None = None
     account: str | None = None
     units: Mapping[str, int] = field(default_factory=dict)
 
 
-# Stands for a job that Slurm does not know, or that another user owns: no partition,
-# account or units can be claimed through it.
+# Represents a job that Slurm does not know or that another user owns: it gives no right
+# to a partition, an account or units.
 NOT_THEIRS = SlurmJob()
 
 
 class OwnCluster:
-    """The cluster whose jobs Slurm knows on this machine."""
+    """The cluster whose jobs ``squeue`` on this machine lists."""
 
     def __init__(self) -> None:
         self._name: str | None = None
@@ -49,7 +52,7 @@ class OwnCluster:
     async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
         """Return whether Slurm can be queried about a job.
 
-        :param cluster: cluster of the job, if its holder has named one
+        :param cluster: cluster of the job, if the lease's holder has named one
         :param configured: name of the service's cluster; ``None``: Slurm is queried
         """
         if not (_JOB.fullmatch(job) and shutil.which("squeue")):
@@ -65,9 +68,9 @@ class OwnCluster:
     async def about(self, job: str, user: str) -> SlurmJob | None:
         """Query a user's job; ``None`` without a clear answer.
 
-        An answer is kept for a while, since clients that wait for a lease ask repeatedly.
+        An answer is kept for a while, since clients that wait repeat their requests.
 
-        :returns: :data:`NOT_THEIRS` if Slurm knows none, or it is another user's
+        :returns: :data:`NOT_THEIRS` if Slurm knows no such job, or it is another user's
         """
         now = time.monotonic()
         self._jobs = {k: v for k, v in self._jobs.items() if now - v[0] < KEPT_SECONDS}
@@ -81,7 +84,7 @@ class OwnCluster:
 
 async def is_gone(job: str) -> bool | None:
     """Whether a job is neither pending nor running; ``None`` without a clear answer."""
-    # a job that is over, but that the controller remembers, is not in the list
+    # an ended job that the controller remembers is not in the list
     answer = await _squeue(job, "%i")
     if answer is None:
         return None

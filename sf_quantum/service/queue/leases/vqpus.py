@@ -55,8 +55,8 @@ class VQpus:
 
     Belongs to the event loop's thread.
 
-    :ivar number: how many leases may occupy a vQPU at once
-    :ivar limits: tells when a lease ends by itself
+    :ivar number: number of leases that may occupy a vQPU at the same time
+    :ivar ends: decides when a lease ends by itself
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class VQpus:
             self.table.add(live)
 
     def reconfigure(self, settings: ServiceSettings) -> None:
-        """Take other settings; another idle limit applies to held leases also."""
+        """Apply new settings; a new idle limit also applies to held leases."""
         self.ends.settings = settings
         for live in self.table:
             live.activity.set()
@@ -109,15 +109,15 @@ class VQpus:
         self._assign()
 
     def availability_changed(self) -> None:
-        """Grant leases if the QPU takes work, else refuse the waiting requests."""
+        """Grant leases if the QPU accepts work, else refuse the waiting requests."""
         self._assign()
         if not self.availability.works:
             self.requests.refuse(self.availability.reason)
 
     def device_reported(self) -> None:
-        """Grant leases whose reservation has begun, and end those whose is no more.
+        """Grant leases whose reservation has begun; end leases whose reservation has ended.
 
-        The vendor may cancel, move or shorten it, or a clock may have been set.
+        The vendor may cancel, move or shorten a reservation, or a clock may have been set.
         """
         if not self.reservations.has_any:
             return
@@ -137,10 +137,10 @@ class VQpus:
         return waiting
 
     def register(self, waiting: ClientRequest) -> LiveLease:
-        """Write a lease that waits for a vQPU, instead of its client."""
+        """Write a lease that waits for a vQPU in place of its client."""
         self.requests.withdraw(waiting)
         lease = waiting.new_lease(self.ends.settings)
-        # It has no latest end before it is granted.
+        # The lease has no expiry before it is granted.
         lease = replace(lease, waiting=True, expires=None)
         live = LiveLease(lease, Registering())
         self.table.add(live)
@@ -148,7 +148,7 @@ class VQpus:
         return live
 
     async def client_gone(self, live: LiveLease) -> None:
-        """End a lease, unless another request with its key was granted it also."""
+        """End a lease, unless another request with the same key shares it."""
         live.clients -= 1
         if not live.clients:
             await self.end_logged(live, LeaseEndCause.CLIENT_GONE)
@@ -159,7 +159,10 @@ class VQpus:
         end: LeaseEnd,
         record: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Lease:
-        """End a lease, unless it is ending; ``record`` is part of the same transaction."""
+        """End a lease, unless it is already ending.
+
+        :param record: writes in the same transaction
+        """
         live = self.table.get(lease_id)
         if live is None:  # its end was recorded before
             closed = self._store.leases.close(lease_id, end.reason, end.note)
@@ -194,7 +197,7 @@ class VQpus:
     # a lease begins
 
     def _assign(self) -> None:
-        # A timer ends the wait for a latest start, unless the system's clock was set.
+        # A timer ends a wait at the latest start, unless the system's clock was set.
         for late in self.requests.refuse_late():
             self._end_late(late)
         while (
@@ -301,7 +304,7 @@ class VQpus:
                     await live.activity.wait()
 
     async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
-        """End a lease for which no client waits."""
+        """End a lease whose end no client awaits; log an error."""
         try:
             await self.end(live.lease.id, self.ends.lease_end(live.lease, cause))
         except (Refused, sqlite3.Error) as error:
@@ -331,5 +334,5 @@ class VQpus:
 
 
 def seconds_until(moment: float | None) -> float:
-    """Return the seconds until a time since the epoch; infinity for none."""
+    """Return the seconds until a time since the epoch; infinity for ``None``."""
     return math.inf if moment is None else moment - time.time()

@@ -1,4 +1,4 @@
-"""Requests that wait for a vQPU: of clients, and of leases that are on disk already."""
+"""Requests that wait for a vQPU: those of clients, and those of leases already on disk."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class WaitingRequest:
     """A request that waits for a vQPU.
 
     :param request: the request with its project
-    :param number: its position; lower is earlier
-    :param passed: how many later requests of the class and priority were granted before it
+    :param number: number of the request; lower is earlier
+    :param passed: number of later requests of the same class and priority that were
+        granted before this one
     """
 
     user: str
@@ -42,7 +43,7 @@ class WaitingRequest:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The rank of its class and priority; the lowest is first."""
+        """The rank of the request's class and priority; the lowest is first."""
         return RANKS[self.job_class], -self.request.priority
 
     @property
@@ -50,11 +51,11 @@ class WaitingRequest:
         return *self.rank, self.number
 
     def new_lease(self, settings: ServiceSettings) -> Lease:
-        """Make a lease, which expires as the settings say."""
+        """Make a lease that expires according to the settings."""
         request, opened = self.request, time.time()
         total_seconds = settings.leases.total_seconds
         return Lease(
-            # With a "-" at its beginning, commands would take it for an option, and a
+            # The id must not begin with "-": commands would take it for an option, and a
             # spreadsheet for a formula.
             id=secrets.token_hex(16),
             user=self.user,
@@ -84,7 +85,7 @@ class WaitingRequest:
 class ClientRequest(WaitingRequest):
     """A request whose client waits.
 
-    :param granted: the lease, or the refusal
+    :param granted: future of the lease, or of the refusal
     """
 
     granted: asyncio.Future[LiveLease] = field(default_factory=asyncio.Future)
@@ -104,7 +105,7 @@ class ClientRequest(WaitingRequest):
 
 @dataclass(eq=False)
 class StoredRequest(WaitingRequest):
-    """The request of a lease that is on disk; no client waits."""
+    """The request of a lease that is on disk; no client waits for it."""
 
     live: LiveLease
 
@@ -157,7 +158,7 @@ class WaitingRequests:
         insort(self._requests, stored, key=lambda one: one.order)
 
     def _position(self, user: str, key: str | None) -> Position:
-        """Return the position of an earlier request with the key, or the last one."""
+        """Return the position of an earlier request with the key, or the last position."""
         self._added += 1
         now = time.monotonic()
         self._kept = {k: v for k, v in self._kept.items() if v[1] > now}
@@ -189,9 +190,9 @@ class WaitingRequests:
         self._requests = [*self._stored]
 
     def refuse_late(self) -> list[LiveLease]:
-        """Refuse the requests whose clients wait beyond their latest start, with 409.
+        """Refuse clients' requests whose latest start has passed, with 409.
 
-        :returns: the leases on disk that wait beyond theirs
+        :returns: the waiting leases on disk whose latest start has passed
         """
         now = time.time()
         late = [
@@ -226,11 +227,11 @@ class WaitingRequests:
         held: Sequence[Lease],
         running: Container[str],
     ) -> WaitingRequest | None:
-        """Remove the request that gets a vQPU, if any may have one.
+        """Remove and return the request that gets a vQPU, if there is any.
 
-        The policy chooses among those of the highest class and priority.
+        The policy chooses among the requests of the highest class and priority.
 
-        :param running: the reservations whose time runs
+        :param running: names of the reservations whose time is in progress
         """
         ready = [
             one

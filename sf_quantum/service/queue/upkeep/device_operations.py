@@ -29,7 +29,7 @@ def find(queue: JobQueue, name: str) -> Operation[Device]:
 def preview(
     queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    """Return the settings that an operation changes, as they are and would be."""
+    """Return the settings that an operation changes, as they are and as they would be."""
     try:
         values = operation.values(given)
     except FieldError as error:
@@ -47,14 +47,14 @@ async def run(
     given: Mapping[str, JSON],
     wait_seconds: float,
 ) -> tuple[Shown, Shown]:
-    """Run an operation while no job runs: at once, or when the running one has ended.
+    """Run an operation while no job runs: immediately, or when the running job has ended.
 
-    The audit entry is on disk before it takes effect; a refusal is recorded as well.
+    The audit entry is on disk before the operation takes effect; a refusal is also recorded.
 
-    :param wait_seconds: the longest wait for the running job
-    :returns: the settings that it changes as they were, and as they are
+    :param wait_seconds: longest wait for the running job
+    :returns: the settings that the operation changes, as they were and as they are
     :raises Refused: 422, naming the parameter; 409 if the QPU must be drained first, or
-        the running job takes longer
+        the running job takes longer than ``wait_seconds``
     """
     try:
         preview(queue, operation, given)

@@ -1,4 +1,4 @@
-"""The endless tasks of a job queue: what they follow, and how often they look."""
+"""The endless tasks of a job queue, which follow operators, the device and Slurm."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class EndlessTasks:
-    """Tells jobs and leases what the operators, the device and Slurm do.
+    """Passes changes by operators, the device and Slurm on to jobs and leases.
 
-    :ivar supervisor: runs the tasks; others may add theirs
+    :ivar supervisor: runs the tasks; other modules may add tasks
     """
 
     def __init__(self, worker: Worker, vqpus: VQpus, cluster: OwnCluster) -> None:
@@ -37,7 +37,7 @@ class EndlessTasks:
         self._vqpus = vqpus
         self._cluster = cluster
         self._availability = jobs.availability
-        # set when the device has reported its status once
+        # set once the device has reported its status
         self._reported = asyncio.Event()
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class EndlessTasks:
         while (seconds := self._jobs.device.refresh_seconds) is not None:
             refreshing = asyncio.wrap_future(in_thread(self._jobs.device.refresh))
             done = set[asyncio.Future[None]]()
-            while not done:  # the last report grows old meanwhile
+            while not done:  # a last report that has become too old is noted meanwhile
                 done, _ = await asyncio.wait([refreshing], timeout=seconds)
                 if done or self._reported.is_set():
                     self._note_report()
@@ -95,7 +95,7 @@ class EndlessTasks:
             self._availability,
             self._device_reason(),
         )
-        # a reason with figures differs each time
+        # only the change is logged: a reason with figures differs each time
         if bool(reason) != bool(availability.device_reason):
             logger.info("%s: %s", jobs.device.name, reason or "online again")
             jobs.observations.enter(self._worker.device_state)
@@ -113,7 +113,7 @@ class EndlessTasks:
         while True:
             window = self._availability.window
             recording = operation.record(store, self._availability.operation)
-            # waits already while this is written, so that no change is missed
+            # the wait begins before the write ends, so that no change is missed
             with suppress(TimeoutError):
                 async with asyncio.timeout(operation.SEEN_SECONDS):
                     await self._availability.changed(window)

@@ -1,6 +1,6 @@
-"""Looks for jobs that were given up: whether they still run at the vendor, and what they cost.
+"""Searches the vendor for jobs that were given up: whether they run, and what they cost.
 
-Each is asked about less and less often. One that still runs is cancelled again.
+The vendor is asked about a job at growing intervals. A job that still runs is cancelled again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOOKED_FOR_SECONDS = 86400.0
 
 
 class Search:
-    """The search for the jobs of a store at one device.
+    """The search for a store's given-up jobs on its device.
 
-    :param device: returns it
+    :param device: returns the device
     """
 
     def __init__(self, store: Store, device: Callable[[], Device]) -> None:
@@ -39,7 +39,7 @@ class Search:
         self._due: dict[int, float] = {}
 
     async def run(self) -> None:
-        """Look for them, for ever."""
+        """Search for the jobs, until cancelled."""
         while True:
             device = self._device()
             for entry in given_up.entries(self._store, device.identity):
@@ -63,7 +63,7 @@ class Search:
     def _found(
         self, device_jobs: DeviceJobs, entry: Entry
     ) -> tuple[str, float | None] | None:
-        """Return what became of a job, and what it cost; ``None`` if that is not known yet."""
+        """Return a job's end in words and its QPU seconds; ``None`` if not known yet."""
         if self._store.clock() - entry.since > LOOKED_FOR_SECONDS:
             return f"nothing is known of it after {LOOKED_FOR_SECONDS:,.0f} s", None
         try:

@@ -1,4 +1,4 @@
-"""Whether the service can take work: what a monitor asks, however often."""
+"""Whether the service can accept work; monitors may ask as often as they like."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.file import disk
 from sf_quantum.service.store.schema import VERSION
 
-# how long an answer holds: everybody may ask, and each look writes to the disk
+# time for which an answer is reused: anybody may ask, and each check writes to the disk
 SECONDS = 2.0
 WRITE_SECONDS = 10.0
 
 
 class Readiness:
-    """Looks at the queue, the device, the disk and the credentials.
+    """Checks the queue, the device, the disk and the credentials.
 
-    :param credentials: returns what is wrong with them
+    :param credentials: returns a problem with the credentials, or ``None``
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Readiness:
         self._problem: str | None = None
 
     async def problem(self) -> str | None:
-        """Return why the service takes no work; ``None`` if it does."""
+        """Return why the service accepts no work; ``None`` if it does."""
         async with self._looking:
             if time.monotonic() - self._looked >= SECONDS:
                 self._problem = await self._look()
@@ -52,7 +52,7 @@ class Readiness:
         ) is not None:
             return lack
         try:
-            # what is there already, which SQLite writes nevertheless
+            # this version is stored already, but SQLite writes it again
             writing = queue.store.change(
                 lambda db: db.execute(f"PRAGMA user_version = {VERSION}") and None
             )

@@ -23,21 +23,22 @@ from sf_quantum.text import plural
 # Time for a mistaken edit of the tokens file or the configuration to be corrected.
 GRACE_SECONDS = 60.0
 LOOK_SECONDS = 5.0
-#: file beside the database with the users who had a permission
+#: file next to the database with the users who had permission
 FILE = "permitted-users.json"
 REVOKED = LeaseEnd(LeaseEndCause.REVOKED)
 logger = logging.getLogger(__name__)
 
-#: the users who have a token; ``None`` if others are also admitted
+#: returns the users who have a token; ``None`` if other users are also admitted
 Users: TypeAlias = Callable[[], Awaitable[Collection[str] | None]]
 
 
 class Revocations:
     """Follows who has a token, and who is in ``leases.authorized_users``.
 
-    A user who loses this permission, and does not get it back in :data:`GRACE_SECONDS`, loses
-    all leases and unfinished jobs. A user who never had it keeps them: an admin or Slurm
-    holds such leases. The users are on disk, since a restart may come in between.
+    A user who loses this permission and does not regain it within :data:`GRACE_SECONDS`
+    loses all leases and unfinished jobs. A user who never had the permission keeps them: an
+    admin or Slurm acquired such leases. The permitted users are on disk, since the service
+    may restart in the meantime.
     """
 
     def __init__(self, queue: JobQueue, users: Users) -> None:
@@ -49,13 +50,13 @@ class Revocations:
         self._since: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Look regularly, until cancelled."""
+        """Check the permissions regularly, until cancelled."""
         while True:
             await self.look(time.monotonic())
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self, now: float) -> None:
-        """Note who lost the permission, and end the leases of those whose time is over.
+        """Note who has lost permission, and end the leases of users whose grace has ended.
 
         :param now: time by the monotonic clock
         """

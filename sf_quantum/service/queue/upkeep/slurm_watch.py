@@ -1,4 +1,4 @@
-"""Ends the leases whose Slurm jobs are gone."""
+"""Ends the leases whose Slurm jobs have ended."""
 
 from __future__ import annotations
 

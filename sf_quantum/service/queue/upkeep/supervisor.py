@@ -1,4 +1,4 @@
-"""Runs the service's endless tasks, and starts again those that die."""
+"""Runs the service's endless tasks, and restarts tasks that die."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class _Supervised:
     """A task that should run until the supervisor stops it.
 
-    :param error: why it does not run at present
+    :param error: reason why the task does not run at present
     """
 
     name: str
@@ -37,13 +37,13 @@ class Supervisor:
     """The endless tasks of a service; belongs to the event loop's thread."""
 
     def __init__(self) -> None:
-        #: how often each task has died
+        #: number of times that each task has died
         self.deaths: Counter[str] = Counter()
         self._tasks: list[_Supervised] = []
         self._stopped = False
 
     def run(self, name: str, work: Work) -> None:
-        """Run a task until :meth:`stop`; if it ends, it is started again after a while."""
+        """Run a task until :meth:`stop`; if the task ends, restart it after a pause."""
         self.deaths[name] = 0
         self._tasks.append(task := _Supervised(name, work))
         self._start(task)
@@ -59,7 +59,7 @@ class Supervisor:
 
     @property
     def problem(self) -> str | None:
-        """Which task does not run at present, and why; ``None`` if all run."""
+        """A task that does not run at present, and why; ``None`` if all tasks run."""
         for one in self._tasks:
             if one.error is not None:
                 return f"the background task {one.name!r} does not run: {one.error}"
@@ -73,7 +73,7 @@ class Supervisor:
     def _ended(self, one: _Supervised, task: asyncio.Task[None]) -> None:
         if self._stopped:
             return
-        # a library's CancelledError is no stop of ours
+        # a library's CancelledError is not a stop by this service
         error = None if task.cancelled() else task.exception()
         one.error = str(error) or type(error).__name__ if error else "it ended"
         self.deaths[one.name] += 1

@@ -63,7 +63,7 @@ class QualityResult:
 class Baseline:
     """The expected success: a straight line over the age of the calibration.
 
-    :param spread: the standard deviation about it, at least that of sampling, 1
+    :param spread: standard deviation about the line, at least 1, that of sampling
     """
 
     intercept: float
@@ -74,8 +74,8 @@ class Baseline:
     def fit(cls, results: Sequence[QualityResult], learn: int) -> Baseline | None:
         """Fit the first results by least squares.
 
-        :returns: ``None`` with fewer than ``learn`` results, or while they do not cover
-            nearly all ages; :data:`MAX_LEARNED` results need not
+        :returns: ``None`` with fewer than ``learn`` results, or while the results do not
+            cover nearly all ages; :data:`MAX_LEARNED` results need not cover them
         """
         for number in range(learn, len(results) + 1):
             ages = [result.age for result in results[:number]]
@@ -104,11 +104,11 @@ class Baseline:
 class QualityJobs:
     """Submits quality jobs when they are due, one at a time, and records the results.
 
-    A quality job is queued like a user's, with a class of its own, under a lease that
-    takes no vQPU. A job of a previous service is cancelled and submitted anew; the next
-    job is due a pause after the last result.
+    A quality job is queued like a user's job, with its own class, under a lease that occupies
+    no vQPU. A job of a previous service is cancelled and submitted anew; the next job is due
+    one pause after the last result.
 
-    With a baseline, each result is passed to the queue's drift alarm.
+    Once there is a baseline, each result is passed to the queue's drift alarm.
     """
 
     def __init__(self, queue: JobQueue, settings: QualitySettings) -> None:
@@ -140,7 +140,7 @@ class QualityJobs:
             wait = pause
 
     def _describe_device(self) -> str:
-        """Identify the device and its settings: each has a baseline of its own."""
+        """Identify the device and its settings, which have a separate baseline."""
         device = self._queue.device
         description = device.description
         return (
@@ -177,9 +177,9 @@ class QualityJobs:
 
     async def _record(self, job: Job, optimum: float) -> None:
         if self._describe_device() != self._device:
-            return  # it may have run with either settings
+            return  # the job may have run with the old or the new settings
         text = self._queue.store.jobs.result(job.number)
-        if text is None:  # it has been deleted meanwhile
+        if text is None:  # the result has been deleted meanwhile
             return
         sample_set = json.loads(text)
         hits, reads = quality_problem.hits(sample_set, optimum)
