@@ -130,7 +130,7 @@ class JobTable:
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
         entry = live.entry
-        if isinstance(live.state, OnDevice):  # the job's use is charged to the new lease
+        if isinstance(live.state, OnDevice):  # its use is charged to the new lease
             self.policy.ended(entry, 0.0)
             entry.move_to(lease)
             self.policy.began(entry)
