@@ -21,9 +21,9 @@ class AuditEntry:
     """One action of an admin.
 
     :param parameters: parameters of the request
-    :param old: the values before it, by name
-    :param new: the values after it; equal to ``old`` if it was not done
-    :param outcome: :data:`DONE`, or why it was not done
+    :param old: values before the action, by name
+    :param new: values after the action; equal to ``old`` if it was not done
+    :param outcome: :data:`DONE`, or why the action was not done
     :param number: number of a stored entry, from 1
     :param time: time of a stored entry, in seconds since the epoch
     """

@@ -1,4 +1,4 @@
-"""Jobs that were given up and may run on at their vendor, on disk until that is known."""
+"""Jobs that were given up and may still run at their vendor, on disk until their end."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _COLUMNS = "job, device, device_job, tag, why, since, booked, price, attempt"
 class Entry:
     """A job that was given up and may still run on its device.
 
-    :param job: its number in the queue
+    :param job: number of the job in the queue
     :param device: identity of its device
-    :param device_job: its id there, if that is known
+    :param device_job: id of the job on the device, if known
     :param tag: unique id of its submission
-    :param why: why it was given up
+    :param why: reason why it was given up
     :param since: time when it was given up, by the store's clock
-    :param booked: QPU seconds that count until the vendor reports what it bills
+    :param booked: QPU seconds that are charged until the vendor reports its bill
     :param price: price of a QPU second; ``None`` if there is none
-    :param attempt: the attempt of the job; ``None`` if unknown, for its last one
+    :param attempt: attempt of the job; ``None`` if unknown, which stands for the last attempt
     """
 
     number: int
@@ -47,7 +47,7 @@ class Entry:
 
 
 def record(store: Store, job: Job, entry: Entry) -> Future[None]:
-    """Note that a job is given up, for the operators too; once for each tag."""
+    """Note that a job is given up, also in the audit; once for each tag."""
     about = {"job": job.id, "user": job.user, "device_job": entry.device_job}
     audited = audit.AuditEntry(SERVICE, "give up", about, outcome=entry.why)
 
@@ -74,7 +74,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
 
 
 def entries(store: Store, device: str) -> list[Entry]:
-    """List the jobs that may run on at a device, the oldest first."""
+    """List the jobs that may still run on a device, the oldest first."""
     query = (
         f"SELECT number, {_COLUMNS} FROM given_up WHERE ended IS NULL AND device = ?"
     )
@@ -84,11 +84,11 @@ def entries(store: Store, device: str) -> list[Entry]:
 async def settle(
     store: Store, entry: Entry, ended: str, billed: float | None = None
 ) -> bool:
-    """Note how a job ended; the QPU time that the vendor bills replaces the expected.
+    """Note how a job ended; the QPU time that the vendor bills replaces the expected time.
 
-    :param ended: how it ended, in one sentence
+    :param ended: end of the job, in one sentence
     :param billed: QPU seconds, if the vendor reports them
-    :returns: whether it is noted; not before the end of the attempt is on disk
+    :returns: whether the end is noted; ``False`` until the end of the attempt is on disk
     """
     more = 0.0 if billed is None else billed - entry.booked
     old: dict[str, JSON] = {"qpu_seconds": entry.booked}
@@ -115,7 +115,7 @@ async def settle(
 def _charge(
     db: sqlite3.Connection, entry: Entry, more: float, *, is_last: bool
 ) -> None:
-    """Charge QPU seconds to the last attempt and its lease, or add them to the lost ones."""
+    """Charge QPU seconds to the last attempt and its lease, or add them to the lost time."""
     if not is_last:
         query = (
             "UPDATE jobs SET lost_qpu_seconds = max(0, lost_qpu_seconds + ?) "

@@ -29,7 +29,7 @@ _LABELS = (
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
-# Columns by which requests with the same key may differ.
+# Columns in which requests with the same key are compared.
 _ASKED = "digest, repeatable"
 
 
@@ -47,16 +47,16 @@ class StoredJobs(Records):
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
-        An existing job moves to the lease of this submission, so that it does not end
-        with the lease it was first submitted under; what a job that is over has used
-        stays charged to the lease that it ended under.
+        An existing job moves to the lease of this submission, so that the job does not end
+        with its previous lease. The use of a job that has ended stays charged to the lease
+        under which it ended.
 
         :param model_seconds: modelled QPU time
         :param compute_seconds: estimated CPU time
         :param is_stored: whether the job existed just now, and so was not checked again
         :returns: the job, and whether it is new
-        :raises Refused: 409 if the key belongs to a job that differs, 503 if a job that
-            was known has been deleted meanwhile
+        :raises Refused: 409 if the key belongs to a different job, 503 if the stored job
+            has been deleted meanwhile
         """
         row = {
             "id": secrets.token_hex(16),
@@ -103,7 +103,7 @@ class StoredJobs(Records):
     def with_key(self, user: str, job: Submission) -> Job | None:
         """Find the job that was submitted with the same key before.
 
-        :raises Refused: 409 if the key belongs to a job that differs
+        :raises Refused: 409 if the key belongs to a different job
         """
         query = f"SELECT number, {_ASKED} FROM jobs WHERE user = ? AND key = ?"
         for number, digest, repeatable in self._db.read(query, user, job.key):
@@ -130,14 +130,15 @@ class StoredJobs(Records):
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
-        :param lease: also jobs that are charged to it, if another has asked for them since
+        :param lease: id of a lease; jobs charged to it are included, even if they have been
+            resubmitted under another lease
         :param label: label of SAPI's problems
-        :param before: only jobs with lower numbers
-        :param live: only jobs that are not over
+        :param before: number of a job; lists only jobs with lower numbers
+        :param live: whether to list only jobs that have not ended
         """
-        # + keeps SQLite from searching all jobs of a user for few that are live
+        # + keeps SQLite from searching all jobs of a user for the few that are live
         by_user = "+user = ?" if live else "user = ?"
-        # The index of charged_lease has few jobs.
+        # The index of charged_lease has few jobs, so this condition is cheap.
         of_lease = "(lease = ? OR charged_lease = ?)"
         terms = {of_lease: lease, by_user: user, "number < ?": before}
         terms |= {"dialect = ?": dialect, "key = ?": key}
@@ -154,7 +155,7 @@ class StoredJobs(Records):
         return self._select(f"WHERE number IN ({marks})", *numbers)
 
     def labels(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Find what users call their jobs; some have no label."""
+        """Find the labels that users gave their jobs; some jobs have no label."""
         rows = self._db.read(_LABELS, json.dumps(numbers))
         return {number: label for number, label in rows if label}
 
@@ -163,14 +164,14 @@ class StoredJobs(Records):
         return self._select(f"WHERE {LIVE} ORDER BY number")
 
     def last_ended(self, limit: int, user: str | None) -> list[Job]:
-        """List the latest jobs of a user or of all users that are over, newest first."""
+        """List the latest ended jobs of a user or of all users, newest first."""
         latest = "ended_steady IS NOT NULL ORDER BY ended_steady DESC LIMIT ?"
         if user is None:
             return self._select(f"WHERE {latest}", limit)
         return self._select(f"WHERE user = ? AND {latest}", user, limit)
 
     def payload(self, number: int) -> str:
-        """Read a job's payload, JSON text.
+        """Read a job's payload as JSON text.
 
         :raises Refused: 404 if the job has been deleted
         """
@@ -182,7 +183,7 @@ class StoredJobs(Records):
         return str(rows[0][0])
 
     def result(self, number: int) -> str | None:
-        """Read a job's result, JSON text; ``None`` if it has none."""
+        """Read a job's result as JSON text; ``None`` if it has none."""
         rows = self._db.read_large(
             "SELECT result FROM contents WHERE number = ?", number
         )
@@ -193,7 +194,7 @@ class StoredJobs(Records):
         return self._db.size("contents", "result", number)
 
     def result_part(self, number: int, first: int, most: int) -> bytes:
-        """Read a part of a job's result; nothing if it has been deleted."""
+        """Read a part of a job's result; empty if the result has been deleted."""
         return self._db.part("contents", "result", number, first, most)
 
     def _select(self, where: str, *values: str | int) -> list[Job]:

@@ -23,10 +23,10 @@ _ON_DEVICE = "(state = 'Running' OR state = 'Queued' AND device IS NOT NULL)"
 
 
 class StoredLeases(Records):
-    """The leases of a service; those that have ended are kept."""
+    """The leases of a service; ended leases are kept."""
 
     def add(self, lease: Lease) -> Future[None]:
-        """Store a new lease; that of a quality job is closed."""
+        """Store a new lease; the lease of a quality job is already closed."""
         now = self._clock()
         ended = None if lease.closed is None else now
         steady = {"opened_steady": now, "closed_steady": ended}
@@ -37,7 +37,7 @@ class StoredLeases(Records):
         return self._db.change(change)
 
     def grant(self, lease: Lease) -> Future[None]:
-        """Note that a lease waits no longer."""
+        """Note that a lease no longer waits."""
         query = (
             "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ? "
             "WHERE id = ?"
@@ -58,10 +58,10 @@ class StoredLeases(Records):
     ) -> Future[Lease]:
         """Close a lease and cancel its queued jobs; closing it again changes nothing.
 
-        :param reason: shown to requests that still use the lease
+        :param reason: reason in answers to requests that still use the lease
         :param note: note of the cancelled jobs
-        :param also: another change of the same transaction
-        :raises Refused: 404
+        :param also: further change in the same transaction
+        :raises Refused: 404 if there is no such lease
         """
 
         def change(db: sqlite3.Connection) -> Lease:
@@ -94,7 +94,7 @@ class StoredLeases(Records):
         return self._db.change(change)
 
     def get(self, lease_id: str) -> Lease | None:
-        """Find a lease, held or not."""
+        """Find a lease, even an ended one."""
         return next(iter(self._select("WHERE id = ?", lease_id)), None)
 
     def latest(self, user: str | None = None, limit: int = 1000) -> list[Lease]:

@@ -1,4 +1,4 @@
-"""What a device does with jobs, on disk before it counts."""
+"""Writes the progress of jobs on a device; each step is on disk before it takes effect."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sf_quantum.service.store.rows import (
 
 
 class Progress(Records):
-    """The changes of jobs from their queue to their end."""
+    """The changes of jobs from their submission to the device until their end."""
 
     def send(self, number: int, device: str) -> Future[Job]:
-        """Note that a device may have a job from now on, unless the job is over.
+        """Note that a device may have a job from now on, unless the job has ended.
 
-        :param device: its identity
+        :param device: identity of the device
         """
         return self._update(
             number, "device = ?", device, where=f"{LIVE} AND device IS NULL"
         )
 
     def not_sent(self, number: int) -> Future[Job]:
-        """Note that the device has no such job after all."""
+        """Note that the device does not have the job after all."""
         return self._update(number, "device = NULL", where="device_job IS NULL")
 
     def submitted(self, number: int, device_job: str) -> Future[Job]:
@@ -44,7 +44,7 @@ class Progress(Records):
         return self._update(number, "slice_shots = ?", shots)
 
     def start(self, number: int, seconds_ago: float = 0.0) -> Future[Job]:
-        """Mark a job as running if it is queued, here or on its device."""
+        """Mark a job as running if it is queued, in the service or on its device."""
         return self._update(
             number,
             "state = 'Running', started = ?, started_steady = ?",
@@ -53,7 +53,7 @@ class Progress(Records):
         )
 
     def note_cancellation(self, number: int, note: str) -> Future[Job]:
-        """Note that a job is being cancelled; :meth:`recover` completes it."""
+        """Note that a job is being cancelled; ``recover`` completes the cancellation."""
         return self._update(number, "cancelling = ?", note, where=LIVE)
 
     def note_interruption(self, number: int, attempt: int, note: str) -> Future[Job]:
@@ -79,12 +79,12 @@ class Progress(Records):
     ) -> Future[Job]:
         """Store how a job ended, unless its end is on disk already.
 
-        :param used: seconds on the device, billed or modelled and actual, without those of
-            interrupted attempts
-        :param cost: cost of the last slice, if the device has a price; the cost of the
-            slices before is on disk
-        :param result: JSON text, for a job that completed
-        :param calibration: the calibration that the job ran under, if it ran
+        :param used: billed or modelled QPU seconds, and actual seconds on the device,
+            without interrupted attempts
+        :param cost: cost of the last slice, if the device has a price; the cost of earlier
+            slices is on disk
+        :param result: JSON text of the result, for a job that completed
+        :param calibration: calibration under which the job ran, if it ran
         """
         query = (
             "UPDATE jobs SET state = ?, ended = ?, ended_steady = ?, "
@@ -119,7 +119,7 @@ class Progress(Records):
             f"{AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
             "lost_seconds = lost_seconds + ?"
         )
-        # the end of a lease, to which it was moved, may have cancelled it meanwhile
+        # the end of a lease to which the job was moved may have cancelled it meanwhile
         return self._update(number, columns, note, *used, where=LIVE)
 
     def _update(

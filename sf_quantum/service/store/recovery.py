@@ -1,4 +1,4 @@
-"""What becomes of the jobs that the end of the former service interrupted."""
+"""Settles the jobs that the end of the previous service interrupted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ def recover(
     device: str = "",
     recovery: Recovery = Recovery.AGAIN,
 ) -> Future[list[Job]]:
-    """Settle the jobs that the end of the former service interrupted.
+    """Settle the jobs that the end of the previous service interrupted.
 
-    Jobs that the device still has stay as they are. Of the others, those of closed
-    leases and those that were being cancelled are cancelled; jobs that may have run
-    on a device and must not run twice have failed, as have those during which the
-    service died the given number of times; others are queued again.
+    Jobs that the device still has stay as they are. For the others, these rules apply in
+    order:
 
-    :param device: identity of the present device
+    - jobs of closed leases, and jobs that were being cancelled, are cancelled;
+    - jobs that may have run on a device and must not run twice fail;
+    - jobs during which the service has died ``deaths`` times fail;
+    - other jobs are queued again.
+
+    :param deaths: number of deaths of the service after which a job fails
+    :param device: identity of the current device
     :returns: the jobs that were settled
     """
     on_device = {

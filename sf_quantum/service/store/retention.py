@@ -1,6 +1,6 @@
-"""Deletes old jobs after the retention time, or if those of a user take too much space.
+"""Deletes old jobs after the retention time, or if a user's jobs take too much space.
 
-The sums of their usage remain.
+The sums of the deleted jobs' usage remain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 async def purge_regularly(store: Store, retention_seconds: float) -> None:
-    """Purge until cancelled."""
+    """Purge at intervals, until cancelled."""
     while True:
         try:
             before = store.clock() - retention_seconds
@@ -61,7 +61,7 @@ def purge(store: Store, before: float) -> Future[int]:
 
     Their QPU usage remains in the accounting, summed by hour.
 
-    :returns: the number of deleted jobs; if it is :data:`BATCH`, more may be left
+    :returns: the number of deleted jobs; after :data:`BATCH` jobs, more may be left
     """
 
     def change(db: sqlite3.Connection) -> int:
@@ -79,7 +79,7 @@ def purge(store: Store, before: float) -> Future[int]:
 
 
 async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None:
-    """Trim the jobs of each user until cancelled."""
+    """Trim the jobs of each user at intervals, until cancelled."""
     while True:
         trimmed = 0
         if (most := limits().kept_mib) is not None:
@@ -92,9 +92,9 @@ async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None
 
 
 def trim(store: Store, most_mib: float) -> Future[int]:
-    """Delete the oldest jobs that are over of a user of whom too much is kept.
+    """Delete the oldest ended jobs of a user whose kept jobs are too large.
 
-    :returns: the number of deleted jobs, at most :data:`BATCH`; 0 if nobody's are too many
+    :returns: the number of deleted jobs, at most :data:`BATCH`; 0 if there is no such user
     """
 
     def change(db: sqlite3.Connection) -> int:
@@ -124,9 +124,9 @@ def trim(store: Store, most_mib: float) -> Future[int]:
 def delete(
     store: Store, number: int, entry: audit.AuditEntry | None = None
 ) -> Future[None]:
-    """Delete a job that is over; its QPU usage remains in the accounting.
+    """Delete a job that has ended; its QPU usage remains in the accounting.
 
-    :param entry: entry in the audit, unless its user deletes it
+    :param entry: entry in the audit; ``None`` if the job's user deletes it
     """
 
     def change(db: sqlite3.Connection) -> None:

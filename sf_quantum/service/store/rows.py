@@ -1,4 +1,4 @@
-"""Rows of the tables of leases and jobs, read and written by the names of their columns."""
+"""Rows of the tables of leases and jobs, read and written by column name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sf_quantum.service.store.file.database import Database
 
 SELECT_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 SELECT_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
-# said of a job that does not exist, or no longer
+# message about a job that does not exist, or that has been deleted
 NO_JOB = "no such job"
 LIVE = "state IN ('Queued', 'Running')"
 # a queued job may be in the vendor's queue already
@@ -29,7 +29,7 @@ AGAIN = (
 class Records:
     """A part of the store.
 
-    :param clock: the store's
+    :param clock: clock of the store
     """
 
     def __init__(self, db: Database, clock: Callable[[], float]) -> None:
@@ -59,7 +59,7 @@ def insert(
 
 
 def select_job(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
-    """:raises Refused: 404 if it has been deleted meanwhile"""
+    """:raises Refused: 404 if the job has been deleted meanwhile"""
     row = db.execute(SELECT_JOB + where, values).fetchone()
     if row is None:
         raise Refused(404, NO_JOB)

@@ -1,7 +1,8 @@
 """The tables of the state file.
 
-Times come in pairs: ``opened`` is the system's clock, which may be set, and ``opened_steady``
-that of :mod:`sf_quantum.service.store.file.clock`, by which durations and ages are measured.
+Times come in pairs: ``opened`` is a time of the system's clock, which may be set;
+``opened_steady`` is the same time by the clock of
+:mod:`sf_quantum.service.store.file.clock`, which measures durations and ages.
 """
 
 from __future__ import annotations
@@ -229,8 +230,8 @@ CREATE TABLE given_up (
 CREATE INDEX given_up_open ON given_up (number) WHERE ended IS NULL;
 """
 SCHEMA = _LEASES + _JOBS + _KEPT + _OPERATION
-#: SQL that upgrades a file of each version to the next; all versions since the first
-#: release.
+#: SQL that upgrades a file to the next version, by the file's version, for all versions
+#: since the first release.
 UPGRADES: Mapping[int, str] = {
     # Release 0.1.0.
     1: """

@@ -1,4 +1,4 @@
-"""Slices of jobs on disk, in which a device works on a long job."""
+"""Finished slices of long jobs on disk."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sf_quantum.service.store.file.database import Database
 
 @dataclass(frozen=True)
 class Slice:
-    """A slice of a job that is over.
+    """A finished slice of a job.
 
-    :param text: its result, as of :class:`~sf_quantum.protocol.tasks.Result`
+    :param text: text of its result, see :class:`~sf_quantum.protocol.tasks.Result`
     :param info: its shots, times and calibration, for the job's ``info``
     """
 
@@ -29,13 +29,13 @@ class Slice:
 
 
 class StoredSlices:
-    """The slices of each job that are over."""
+    """The finished slices of all jobs."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def end(self, number: int, part: Slice) -> Future[None]:
-        """Keep a slice that is over; the job's times and cost grow by its own."""
+        """Store a finished slice, and add its times and cost to those of the job."""
         info = json.dumps(part.info)
 
         def change(db: sqlite3.Connection) -> None:
@@ -62,13 +62,13 @@ class StoredSlices:
         return self._db.change(change)
 
     def of(self, number: int) -> list[Slice]:
-        """Read the slices of a job that are over, in order."""
+        """Read the finished slices of a job, in order."""
         query = "SELECT shots, result, info FROM slices WHERE number = ? ORDER BY slice"
         rows = self._db.read_large(query, number)
         return [Slice(shots, text, json.loads(info)) for shots, text, info in rows]
 
     def infos(self, number: int) -> list[dict[str, JSON]]:
-        """Read what the slices of a job are, without their results."""
+        """Read the ``info`` of a job's slices, without their results."""
         query = "SELECT info FROM slices WHERE number = ? ORDER BY slice"
         return [json.loads(info) for (info,) in self._db.read_large(query, number)]
 

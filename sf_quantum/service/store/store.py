@@ -17,8 +17,7 @@ from sf_quantum.service.store.slices import StoredSlices
 class Store(Database):
     """Leases and jobs in one SQLite file.
 
-    Methods of its parts that change something return a future that is done once the change
-    is on disk.
+    Methods that change the state return a future that is done once the change is on disk.
 
     :raises InputError: if this version cannot read the file
     """
@@ -38,6 +37,6 @@ class Store(Database):
         self.clock = self.change(steady_clock).result()
         self.leases = StoredLeases(self, self.clock)
         self.jobs = StoredJobs(self, self.clock)
-        #: what happens to jobs
+        #: writes the progress of jobs
         self.progress = Progress(self, self.clock)
         self.slices = StoredSlices(self)

@@ -1,4 +1,4 @@
-"""A copy of the database while the service runs, or while it does not."""
+"""A copy of the database, whether or not the service runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SECONDS = 60.0
 
 
 def back_up(database: Path, target: Path) -> None:
-    """Copy a database with SQLite's online backup, beside the target, and rename it.
+    """Copy a database with SQLite's online backup to a file next to the target; rename it.
 
-    Until it is complete and on disk, the target is unchanged. Only the user can read it,
-    since ids of leases are in it.
+    The target is unchanged until the copy is complete and on disk. Only the user can read
+    the copy, since it contains ids of leases.
 
-    :raises InputError: if the database cannot be read, or the target not written
+    :raises InputError: if the database cannot be read, or the target cannot be written
     """
-    # Path.is_file() would not do: it raises an error for a folder of another user
+    # Path.is_file() cannot be used: it raises an error for a folder of another user
     if not os.path.isfile(database):
         why = "no file that this user may read"
         raise InputError(f"{database}: {why}; name a service's state folder")
@@ -35,8 +35,8 @@ def back_up(database: Path, target: Path) -> None:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"{target}: cannot be written: {why}") from error
     try:
-        # all pages in one step: a reader of a WAL does not keep the service from writing,
-        # whereas SQLite starts a copy in several steps again after each write
+        # all pages are copied in one step: a reader of a WAL does not keep the service from
+        # writing, whereas SQLite restarts a copy in several steps after each write
         with (
             closing(sqlite3.connect(database, timeout=SECONDS)) as source,
             closing(sqlite3.connect(temporary)) as copy,

@@ -1,4 +1,4 @@
-"""A clock that nobody sets: durations and ages are measured by it, on disk, too."""
+"""A clock that nobody sets, for durations and ages, including those of stored times."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ SELECT max(
 
 
 def steady_clock(db: sqlite3.Connection) -> Callable[[], float]:
-    """Return a clock that agrees with the system's when its file is opened after a boot.
+    """Return a clock that agrees with the system's clock when its file is opened after a boot.
 
-    It goes on where it was when a file is opened again before the next boot, or if the
-    system's is behind after a boot: leases would be held, and jobs kept, for longer, and
-    what was used would count for more than what is used.
+    If the file is opened again before the next boot, the clock continues. It also continues
+    from its last stored time if the system's clock is behind that time after a boot:
+    otherwise, leases would be held and jobs kept for longer, and past usage would count for
+    more than present usage.
 
     :param db: database of the service
     """

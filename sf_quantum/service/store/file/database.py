@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from sf_quantum.errors import InputError
 
 T = TypeVar("T")
-# applies a change, and reports its outcome or why its commit failed
+# a function that applies a change, and one that reports its outcome or a failed commit
 _Change: TypeAlias = tuple[
     Callable[[sqlite3.Connection], None], Callable[[BaseException | None], None]
 ]
@@ -26,9 +26,9 @@ MAX_CHANGES = 500
 CHECKPOINT_PAGES = 8000
 # Page cache of the writer's connection.
 CACHE_KIB = 16 * 1024
-# how long to wait for another process that locks the file, a backup for example
+# longest wait for another process that locks the file, for example a backup
 LOCK_SECONDS = 30.0
-#: what to do about a file that is not a database of this service, or no longer
+#: advice about a file that is not, or no longer, a database of this service
 REMEDY = "replace it with a backup (sfq admin backup), or use another state folder"
 
 
@@ -41,7 +41,7 @@ class Database:
     :param schema: SQL that creates the tables of a new file
     :param upgrades: SQL that upgrades a file to the next version, by the file's version
     :param functions: SQL functions by name, with one text argument, for :meth:`report`
-    :raises InputError: if the file has a version without an upgrade, or is no database
+    :raises InputError: if the file has a version without an upgrade, or is not a database
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Database:
                 )
                 self._connections = opened.pop_all()
         except sqlite3.Error as error:
-            # SQLITE_NOTADB and SQLITE_CORRUPT have this class: another start does not help
+            # SQLITE_NOTADB and SQLITE_CORRUPT have this class; a restart does not help
             remedy = f"; {REMEDY}" if type(error) is sqlite3.DatabaseError else ""
             why = f"{path}: cannot store the state: {error}{remedy}"
             raise InputError(why) from error
-        #: when a write failed last, in seconds since the epoch; 0 if none did
+        #: time of the last failed write, in seconds since the epoch; 0 if none failed
         self.last_failed_write = 0.0
         self._changes: SimpleQueue[_Change | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
@@ -104,7 +104,7 @@ class Database:
                 if isinstance(error, sqlite3.Error):
                     self.last_failed_write = time.time()
                 if not db.in_transaction:
-                    # SQLite has rolled back the changes before it, too
+                    # SQLite has also rolled back the changes before this one
                     raise
                 db.execute("ROLLBACK TO change")
             db.execute("RELEASE change")
@@ -133,7 +133,7 @@ class Database:
     def part(
         self, table: str, column: str, number: int, first: int, most: int
     ) -> bytes:
-        """Read some bytes of a value from one on; none if there is no value any more."""
+        """Read bytes of a value from ``first`` on; empty if the value no longer exists."""
         return self._parts.part(table, column, number, first, most)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
@@ -163,7 +163,7 @@ class Database:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if began and (middle := len(batch) // 2):
-                # a result that does not fit on the disk is no reason to refuse small changes
+                # split the batch: small changes may succeed where a large one does not fit
                 self._commit(batch[:middle])
                 self._commit(batch[middle:])
                 return
@@ -209,7 +209,7 @@ class _Reader:
 def _opened(
     db: sqlite3.Connection, table: str, column: str, number: int
 ) -> Iterator[sqlite3.Blob | None]:
-    """Open a value, only for as long as a part is read: an open one keeps the log growing."""
+    """Open a value while a part is read; a value left open would keep the log growing."""
     try:
         blob = db.blobopen(table, column, number, readonly=True)
     except sqlite3.OperationalError as error:
@@ -266,7 +266,7 @@ def _prepare(
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # Pages that change often, at the ends of indexes, are copied less often then.
+    # With a long log, pages that change often, at the ends of indexes, are copied less often.
     db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     steps = schema if empty else " ".join(upgrades[step] for step in missing)

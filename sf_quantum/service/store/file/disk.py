@@ -6,20 +6,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-# Less than this is not enough for a large job and its result.
+# Free space that suffices for a large job and its result.
 LEAST_FREE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Of the file system, and of the database with its write-ahead log, in bytes."""
+    """Free space of the file system, and size of the database with its write-ahead log."""
 
     free_bytes: int
     database_bytes: int
 
     @classmethod
     def of(cls, database: Path) -> DiskUse:
-        """:raises OSError: if the database is gone"""
+        """:raises OSError: if the database no longer exists"""
         disk = os.statvfs(database.parent)
         log = database.with_name(f"{database.name}-wal")
         size = database.stat().st_size + (log.stat().st_size if log.exists() else 0)
@@ -27,7 +27,7 @@ class DiskUse:
 
 
 def problem(database: Path) -> str | None:
-    """Return why no job may be added to a database; ``None`` if there is space for one."""
+    """Return why no job may be added to a database; ``None`` if there is enough space."""
     try:
         free = DiskUse.of(database).free_bytes
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Sums over what the QPU did, read from the database.
+"""Sums over the work of the QPU, read from the database.
 
-``usage`` adds up QPU seconds, waits and costs by user, project or lease, as ``sfq usage`` and
-budgets need them; ``utilisation`` has how busy the device was in each minute of the last hour,
-for the page; ``operation`` keeps when the QPU was open or closed.
+``usage`` adds up QPU seconds, waits and costs by user, project or lease, for ``sfq usage`` and
+budgets; ``utilisation`` computes how busy the device was in each minute of the last hour, for
+the page; ``operation`` records when the QPU was open or closed.
 """

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from sf_quantum.service.store.store import Store
 
 Operation: TypeAlias = Literal["open", "maintenance", "draining", "closed"]
-# how much of its operation a service that is killed forgets, at most
+# longest time of operation that is lost when a service is killed
 SEEN_SECONDS = 20.0
 KEPT_SECONDS = 86400.0
 
@@ -26,7 +26,7 @@ class Period(NamedTuple):
 def record(store: Store, status: Operation, *, starts: bool = False) -> Future[None]:
     """Note that the service is in operation.
 
-    :param starts: whether it was not, just before
+    :param starts: whether the service has just started
     """
 
     def change(db: sqlite3.Connection) -> None:
@@ -45,7 +45,7 @@ def record(store: Store, status: Operation, *, starts: bool = False) -> Future[N
 
 
 def periods(store: Store, since: float, now: float) -> Iterator[Period]:
-    """Yield the periods that ended after a time; the last one lasts."""
+    """Yield the periods that ended after a time; the last period continues until now."""
     rows = store.report("SELECT status, began, seen FROM operation ORDER BY rowid")
     for number, (status, began, seen) in enumerate(rows, 1):
         ended = now if number == len(rows) else min(seen, now)

@@ -1,4 +1,4 @@
-"""Reports of QPU usage: sums over jobs that are over, including deleted jobs."""
+"""Reports of QPU usage: sums over jobs that have ended, including deleted jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sf_quantum.service.domain.jobs import Used
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
-# A wait is not below 0, though at a boot the clock may have been set.
+# A wait must not be negative, even if the clock was set at a boot.
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
 )
 SHOTS = "coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)"
 PURPOSE = "coalesce(jobs.purpose, leases.job)"
-# a job that is over stays charged to the lease under which it ended
+# a job that has ended stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
 _JOINED = f"FROM jobs JOIN leases ON leases.id = {LEASE}"
 _PAST = (
@@ -27,7 +27,7 @@ _PAST = (
     "slurm_account, purpose, state, jobs, qpu_seconds, seconds, wait_seconds, "
     "longest_wait_seconds, lost_attempts, lost_qpu_seconds, lost_seconds, cost"
 )
-# A row for each job, or for several deleted ones of the same lease, purpose and state
+# A row for each job, or for several deleted jobs of the same lease, purpose and state
 # that ended in the same hour (see retention).
 _ENDED = f"""
 SELECT {_PAST} FROM (
@@ -40,7 +40,7 @@ SELECT {_PAST} FROM (
     {_JOINED} WHERE jobs.ended IS NOT NULL)
 UNION ALL SELECT {_PAST} FROM past
 """
-# the wait ends at the last start
+# sums over jobs; the wait of a job ends at its last start
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
     f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
@@ -48,7 +48,7 @@ _SUMS = (
     "sum(jobs.attempt - 1) AS lost_attempts, "
     "total(jobs.lost_qpu_seconds) AS lost_qpu_seconds, sum(jobs.cost) AS cost"
 )
-# the intervals that recent_use() sums up: an hour each for ten days
+# number of intervals that recent_use() sums up: one per hour for ten days
 USED_PARTS = 240
 
 
@@ -56,10 +56,10 @@ USED_PARTS = 240
 class Filter:
     """The rows that a report covers.
 
-    :param column: the column of the time that counts
-    :param since: seconds since the epoch, inclusive; ``None`` sets no bound
-    :param before: the same, exclusive
-    :param among: the values allowed, by column; an empty list allows all
+    :param column: column of the time to which the bounds apply
+    :param since: lower bound in seconds since the epoch, inclusive; ``None`` sets no bound
+    :param before: upper bound in seconds since the epoch, exclusive; ``None`` sets no bound
+    :param among: allowed values by column; an empty list allows all
     """
 
     column: str
@@ -92,7 +92,7 @@ class Page:
 def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
     """Sum up the closed leases of each user.
 
-    :returns: the number of users, and the page of them, by name
+    :returns: the number of users, and a page of users, by name
     """
     columns = "user, count(*) AS count, total(closed_steady - opened_steady) AS seconds"
     query = f"SELECT {columns} FROM leases"
@@ -100,7 +100,7 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
 
 
 _ADDED = "count seconds qpu_seconds wait shots lost_attempts lost_qpu_seconds cost"
-# Of deleted jobs, the columns that _SUMS has of others.
+# The columns of _SUMS, for deleted jobs.
 _PAST_SUMS = (
     "past.jobs AS count, past.seconds, past.qpu_seconds, past.wait_seconds AS wait, "
     "past.shots, past.lost_attempts, past.lost_qpu_seconds, past.cost"
@@ -108,9 +108,9 @@ _PAST_SUMS = (
 
 
 def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
-    """Sum up the jobs that are over, of closed leases, by user and state.
+    """Sum up the ended jobs of closed leases, by user and state.
 
-    Jobs that were deleted count as long as their lease is kept.
+    Deleted jobs are included as long as their lease is kept.
     """
     where, values = rows.sql()
     sums = ", ".join(f"sum({name}) AS {name}" for name in _ADDED.split())
@@ -140,7 +140,7 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
-    """List jobs that are over and not deleted, the oldest first."""
+    """List ended jobs that are not deleted, the oldest first."""
     query = (
         "SELECT jobs.number AS number, jobs.user AS user, leases.id AS lease, "
         f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
@@ -154,7 +154,7 @@ _PARTS = {
     "run": "purpose_run(purpose)",
     "step": "purpose_step(purpose)",
 }
-# an expression for each of the report's sums
+# an expression for each sum of the report
 _TOTALS = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{
@@ -177,8 +177,8 @@ _TOTALS = {
 class UsageReport:
     """Sums over jobs that have ended, in any state.
 
-    :param count: the number of rows, of which :attr:`rows` is a page
-    :param total: sum over all rows
+    :param count: number of all rows; :attr:`rows` is a page of them
+    :param total: sums over all rows
     """
 
     count: int
@@ -189,9 +189,9 @@ class UsageReport:
 def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     """Sum up the use of the QPU, the largest use first.
 
-    A job counts once it is over, under the lease that it ended under. Attempts that were
-    interrupted are summed up apart. Deleted jobs count as ending at the beginning of
-    their last hour.
+    A job is included once it has ended, under the lease under which it ended. Interrupted
+    attempts are summed up separately. A deleted job counts as ended at the beginning of the
+    hour in which it ended.
     """
     keys = ", ".join(f"{_PARTS.get(key, key)} AS {key}" for key in KEYS[by])
     sums = ", ".join(f"{total} AS {name}" for name, total in _TOTALS.items())
@@ -217,9 +217,9 @@ def last_end(store: Store) -> float:
 def recent_use(store: Store, since: float) -> list[Used]:
     """Sum up the use of the QPU by interval, including deleted jobs.
 
-    The time of a sum is the mean time of its use. Interrupted attempts do not count.
+    The time of a sum is the mean time of its use. Interrupted attempts are not included.
 
-    :param since: beginning by the store's clock; jobs that ended before are left out
+    :param since: beginning by the store's clock; jobs that ended earlier are left out
     """
     width = max(1.0, (store.clock() - since) / USED_PARTS)
     query = (
@@ -232,7 +232,7 @@ def recent_use(store: Store, since: float) -> list[Used]:
 
 
 def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
-    """Read the QPU seconds of the jobs of a lease that bounds them.
+    """Read the QPU seconds of the jobs of a lease that limits them.
 
     :returns: QPU seconds of jobs that have ended, and modelled QPU seconds of the
         others

@@ -11,9 +11,9 @@ from sf_quantum.service.store.rows import LIVE
 from sf_quantum.service.store.store import Store
 
 MINUTES = 60
-# after this time a job's end is certainly on disk
+# time after a job's end by which the end is certainly on disk
 WRITTEN_SECONDS = 60.0
-# seconds of use, by minute since the epoch
+# seconds of use, by minute of the store's clock
 _Seconds = defaultdict[int, float]
 # A job whose lease ended while its service was down ends at the next start: the device
 # did not run it in between.
@@ -33,11 +33,11 @@ _RUNNING = (
 
 
 class Minute(NamedTuple):
-    """A minute, or as much of it as has passed.
+    """A minute, or the part of it that has passed.
 
-    :param seconds: time for which the service is known to have been in operation
-    :param busy: part of ``seconds`` in which the QPU was busy
-    :param status: status of the QPU for most of them; ``None`` if unknown
+    :param seconds: seconds for which the service is known to have been in operation
+    :param busy: seconds of these in which the QPU was busy
+    :param status: status of the QPU for most of the time; ``None`` if unknown
     """
 
     seconds: float
@@ -46,16 +46,16 @@ class Minute(NamedTuple):
 
     @property
     def part(self) -> float | None:
-        """The busy part; ``None`` without a service."""
+        """The busy part of the time; ``None`` if the service was not in operation."""
         if self.seconds <= 0:
             return None
         return min(1.0, self.busy / max(1.0, self.seconds))
 
 
 class UtilisationHistory:
-    """Adds up the times of jobs that ended; each job is read from disk once.
+    """Adds up the times of ended jobs; each job is read from disk once.
 
-    :param interrupted: begin and end of each interrupted attempt. Only the lengths are
+    :param interrupted: begin and end of each interrupted attempt. Only their lengths are
         on disk, so attempts of an earlier service are missing.
     """
 
@@ -69,11 +69,11 @@ class UtilisationHistory:
         self._until = 0.0
 
     def minutes(self, now: float) -> list[Minute]:
-        """Return the last minutes; the last of these has not ended.
-
-        :param now: present time by the store's clock
+        """Return the minutes of the last hour; the last minute has not ended.
 
         The first call may take long, so it must not be made in the event loop.
+
+        :param now: current time by the store's clock
         """
         present = int(now // 60)
         oldest = present - MINUTES + 1
