@@ -1,8 +1,8 @@
-"""Scheduling: policies, pending jobs, ETAs; without I/O or clocks of its own.
+"""Scheduling: policies, pending jobs, ETAs; without I/O or its own clock.
 
-``pending`` keeps the pending jobs in the order of a policy of ``policies``, as ``work``
-describes them; ``estimator`` predicts when each starts, with the run times of ``pace`` and
-what ``held`` leases will submit. ``shares`` has the shares of projects and users. The
+``pending`` keeps the pending jobs, which ``work`` describes, in the order of a policy of
+``policies``; ``estimator`` predicts when each job starts, from the run times of ``pace`` and
+the expected jobs of ``held`` leases. ``shares`` has the shares of projects and users. The
 simulation of ``sfq plan`` runs the same classes.
 
 Imports: service/domain.

@@ -1,4 +1,4 @@
-"""ETAs: the run time of pending jobs, and the jobs that overtake them meanwhile."""
+"""ETAs: the run times of pending jobs, and of later jobs that will overtake them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
-# weight of a submission per later one; halves after 34
+# factor of a submission's weight for each later submission; halves it after 34
 DECAY = 0.98
-# weight of an observed attempt per later one; halves after 69
+# factor of an observed attempt's weight for each later attempt; halves it after 69
 MEMORY = 0.99
-# prior: attempts without an arrival, assumed before any are observed
+# prior: attempts without an arrival that are assumed in addition to the observed attempts
 PRIOR_ATTEMPTS = 3
 # upper bound of the load by later arrivals, as a fraction of the device's time
 MAX_LOAD = 0.9
@@ -27,20 +27,21 @@ RULE_OF_THREE = 3
 
 
 class Arrivals:
-    """Estimates the arrival of jobs that will overtake a pending one.
+    """Estimates the arrival of jobs that will overtake a pending job.
 
     The load of a class is the run time of the first of its jobs that arrives during each
-    attempt, as a fraction of the attempts' time. Only the first counts, because a batch
-    does not imply that more jobs follow. On the streams of ``tests/benchmarks/eta.py``
-    the estimate is within three percentage points of that of queueing theory.
+    attempt, as a fraction of the attempts' time. Only the first job is included, because a
+    batch does not imply that more jobs follow. On the streams of
+    ``tests/benchmarks/eta.py``, the estimate is within three percentage points of that of
+    queueing theory.
 
-    :param clock: monotonic, in seconds
+    :param clock: monotonic clock in seconds
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # exponentially weighted sums over attempts; by class, how many of them a job
-        # arrived in, and the run times of the first such job of each
+        # exponentially weighted sums over attempts: their number and seconds; by class, the
+        # number of attempts in which a job arrived, and the run times of the first such jobs
         self._attempts = self._seconds = 0.0
         self._arrivals = dict.fromkeys(CLASSES, 0.0)
         self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
@@ -61,7 +62,7 @@ class Arrivals:
         self._began, self._arrived = self._clock(), {}
 
     def ended(self) -> None:
-        """Record the end of the attempt, whatever its outcome."""
+        """Record the end of the attempt, regardless of its outcome."""
         arrived, self._arrived = self._arrived, None
         if arrived is None:
             return
@@ -75,8 +76,8 @@ class Arrivals:
     def overtaking(self, seconds: float, passing: Collection[JobClass]) -> float:
         """Estimate the run time of the later arrivals that overtake a job.
 
-        :param seconds: run time of the jobs that are ahead of it now
-        :param passing: classes whose later arrivals overtake it
+        :param seconds: run time of the jobs that are now ahead of the job
+        :param passing: classes whose later arrivals overtake the job
         """
         jobs = sum(self._arrivals[name] for name in passing)
         if not (jobs and self._seconds):
@@ -89,18 +90,18 @@ class Arrivals:
             seconds * capped / (1 - capped),
             load * LASTS_AGAIN * (self._clock() - self._busy_since),
         )
-        # one job less than the mean: the number of arrivals has a long tail
+        # one job fewer than the mean, since the number of arrivals has a long tail
         return max(0.0, overtaking - arriving / jobs)
 
     def _persistence(self, observed: float) -> float:
-        """Return the fraction of the load that persists, from the time without arrivals."""
+        """Return the fraction of the load that persists, given the time without arrivals."""
         rate = sum(self._arrivals.values()) / observed
         missed = rate * (self._clock() - self._last)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
 
 
 class Estimator:
-    """Expected run times and waits of the jobs of a queue, from what it has observed.
+    """Expected run times and waits of the jobs of a queue, from observed jobs.
 
     :param clock: see :meth:`Policy.from_config`
     """
@@ -118,11 +119,11 @@ class Estimator:
         self._began = 0.0
 
     def run_seconds(self, job: PendingJob) -> float:
-        """Estimate the time from a job's start until the next can start."""
+        """Estimate the time from a job's start until the next job can start."""
         return self.seconds(job.kind, job.seconds)
 
     def seconds(self, kind: Kind, modelled: float) -> float:
-        """Estimate the run time of a job from what the device's model says."""
+        """Estimate the run time of a job from the time by the device's model."""
         return self._pace.job_seconds(kind, modelled)
 
     def submitted(self, job: PendingJob) -> None:
@@ -136,7 +137,7 @@ class Estimator:
     def moved(self, job: PendingJob, previous: str) -> None:
         """Record that a job has moved from another lease.
 
-        :param previous: id of the lease under which it was counted
+        :param previous: id of the lease under which the job was counted
         """
         self.held.submitted(previous, -job.qpu_seconds)
         self.held.submitted(job.lease, job.qpu_seconds)
@@ -167,7 +168,7 @@ class Estimator:
             self._next_began()
 
     def left(self, job: PendingJob) -> float:
-        """Estimate the time until a job on the device is over."""
+        """Estimate the time until a job on the device ends."""
         seconds = -(self._clock() - self._began)
         for one in self._on_device:
             seconds = max(0.0, seconds + self.run_seconds(one))
@@ -187,9 +188,9 @@ class Estimator:
     ) -> tuple[int, float]:
         """Estimate the wait of a pending job.
 
-        :param works: the pending work ahead of it
-        :param overtaking: the held leases of its class whose later jobs overtake it
-        :returns: the number of jobs ahead of it, and the seconds
+        :param works: pending work ahead of the job, by kind
+        :param overtaking: held leases of the job's class whose later jobs overtake it
+        :returns: the number of jobs ahead of the job, and its wait in seconds
         """
         position = sum(work.jobs for work in works.values())
         seconds = self._pace.seconds(works)
@@ -201,7 +202,7 @@ class Estimator:
         passing = self._policy.passing(job.job_class)
         higher = self._arrivals.overtaking(seconds, passing)
         if self.held.measured:
-            # the mean of what came lately and of what is expected: either alone is worse
+            # the mean of recent arrivals and of expected ones: either estimate alone is worse
             leases = self.held.of_classes(passing)
             higher = (higher + self._coming([Overtaking(leases)], seconds)) / 2
         return position, seconds + higher + self._coming(overtaking, seconds)
@@ -212,5 +213,5 @@ class Estimator:
             return 0.0
         scale = self._run_seconds / self._qpu_seconds
         coming = sum(leases.within(seconds / scale) for leases in overtaking)
-        # one job less than the mean, as of arrivals
+        # one job fewer than the mean, as in Arrivals.overtaking()
         return max(0.0, coming * scale - self._run_seconds / self._jobs)

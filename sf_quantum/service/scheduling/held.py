@@ -1,4 +1,4 @@
-"""What the holders of leases are expected to submit, from hints and observed usage."""
+"""The QPU seconds that held leases are expected to submit, from hints and observed usage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
 from sf_quantum.service.scheduling.shares import account_of
 
-# ended leases whose usage hints are measured by, and the fewest that say something
+# number of latest ended leases with whose usage hints are compared, and smallest useful
+# number
 LATEST = 100
 FEW = 10
 # fraction of the time in which a tenant has a job pending or running, by the pattern of
@@ -27,7 +28,7 @@ LOAD: Mapping[Pattern | None, float] = {
 
 
 class ExpectedLease(NamedTuple):
-    """The QPU seconds that a held lease is expected to submit yet, and its load, in QPUs."""
+    """The QPU seconds that a held lease is still expected to submit, and its load in QPUs."""
 
     user: str
     seconds: float
@@ -35,13 +36,16 @@ class ExpectedLease(NamedTuple):
 
 
 class Overtaking(NamedTuple):
-    """Held leases whose later jobs run before a pending one, up to some QPU seconds."""
+    """Held leases whose later jobs run before a pending job.
+
+    :param at_most: limit of these jobs' QPU seconds
+    """
 
     leases: Sequence[ExpectedLease]
     at_most: float = math.inf
 
     def within(self, seconds: float) -> float:
-        """Return what they are expected to submit within a time, in QPU seconds."""
+        """Return the QPU seconds that the leases are expected to submit within a time."""
         sent = sum(min(lease.seconds, lease.load * seconds) for lease in self.leases)
         return min(self.at_most, sent)
 
@@ -53,40 +57,44 @@ class _HeldLease:
     load: float
     hint: float | None
     submitted: float = 0.0
-    # holds for one measure, until the lease submits a job
+    # expectation by the measure with this number; ``None`` after the lease submits a job
     expected: ExpectedLease | None = None
     measure: int = 0
 
 
 class HeldLeases:
-    """The held leases, and what their holders are expected to submit.
+    """The held leases, and the QPU seconds that they are expected to submit.
 
-    Hints are measured by what the latest leases have used: a hint counts between the
-    quartiles of that, and without a hint a lease is expected to use the median. One that
-    has used as much is expected to go on like those before it that used more. Until
-    :data:`FEW` leases have ended, the hints of all held leases are the measure, or if they
-    are fewer, nothing is expected. Usage before a restart is not known.
+    The measure of hints is the usage of the latest ended leases:
+
+    - A lease with a hint is expected to use its hint, bounded by the quartiles.
+    - A lease without a hint is expected to use the median.
+    - A lease that has already used as much is expected to reach the mean of the measured
+      leases that used more than it.
+
+    Until :data:`FEW` leases have ended, the hints of all held leases are the measure; with
+    fewer hints, nothing is expected. Usage before a restart is not known.
     """
 
     def __init__(self) -> None:
         self._leases: dict[str, _HeldLease] = {}
         self._by_key: dict[tuple[JobClass, Account], dict[str, _HeldLease]] = {}
-        # what the latest leases have used, oldest first, and sorted
+        # QPU seconds used by the latest ended leases, oldest first, and sorted
         self._latest: deque[float] = deque()
         self._totals: list[float] = []
         # hints of all held leases, sorted
         self._hints: list[float] = []
-        # Number of the current measure; earlier expectations carry another one.
+        # Number of the current measure; earlier expectations carry another number.
         self._number = 0
 
     @property
     def measured(self) -> bool:
-        """Whether there is enough to measure hints by."""
+        """Whether there are enough values to compare hints with."""
         return len(self._measure) >= FEW
 
     @property
     def _measure(self) -> Sequence[float]:
-        """What the latest leases have used, sorted; until enough have ended, all hints."""
+        """Sorted usage of the latest leases; until enough have ended, the sorted hints."""
         return self._totals if len(self._totals) >= FEW else self._hints
 
     def add(self, lease: Lease) -> None:
@@ -118,7 +126,7 @@ class HeldLeases:
         self._number += 1
 
     def submitted(self, lease_id: str, seconds: float) -> None:
-        """Add the QPU seconds of a submitted job; negative for one that was cancelled."""
+        """Add the QPU seconds of a submitted job; negative for a cancelled job."""
         if (held := self._leases.get(lease_id)) is not None:
             held.submitted += seconds
             held.expected = None
@@ -126,7 +134,7 @@ class HeldLeases:
     def of_classes(self, classes: Collection[JobClass]) -> list[ExpectedLease]:
         if not self.measured:
             return []
-        leases = [*self._leases.values()]  # a copy: others may change them meanwhile
+        leases = [*self._leases.values()]  # a copy: another thread may change the leases
         return [self._expected(held) for held in leases if held.key[0] in classes]
 
     def by_account(self, job_class: JobClass) -> Mapping[Account, list[ExpectedLease]]:

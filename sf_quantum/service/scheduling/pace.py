@@ -1,4 +1,4 @@
-"""How long jobs take on a device, from how long the model says: set-up, and a rate."""
+"""Run times of jobs on a device, as a set-up time plus a rate times the modelled time."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import NamedTuple
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.scheduling.work import Work
 
-# set-up of a job until one was observed: a job is read and written
+# set-up time of a job until jobs are observed: the job is read and written
 HOST_SECONDS = 0.005
-# observations that are kept of each size
+# number of observations that are kept of each size
 LATEST = 32
-# The longest of these are left out if they took so much longer than the usual ones: a
-# process had to start. If there are many, only what is far longer is odd: on a busy
-# machine, run times vary.
+# At most MAX_LEFT_OUT of the longest observations are left out: those that took LONG times
+# as long as usual, since a process had to start. Of many observations, those that took
+# LONG_OF_MANY times as long: run times vary on a busy machine.
 LONG, LONG_OF_MANY, MAX_LEFT_OUT = 1.25, 2.0, 3
-# observations whose median is that of usual jobs
+# number of observations from which LONG_OF_MANY applies
 MANY = 5
-# factor by which a machine may be slower, and run time by the model in seconds from which
-# it is told from the start of a process
+# factor by which a busy machine may be slower, and modelled run time in seconds from which
+# a busy machine can be distinguished from the start of a process
 BUSY, NOT_BRIEF = 8.0, 0.01
 # largest weight of a size, and its factor per later job of another size; halves after 34
 MAX_WEIGHT, DECAY = 8, 0.98
-# shorter times are alike
+# shorter times are treated as equal
 NEGLIGIBLE_SECONDS = 1e-3
-# set-up that is as plausible as none; a process takes some tenths of a second to start
+# plausible set-up time; a process takes some tenths of a second to start
 PLAUSIBLE_SETUP_SECONDS = 0.2
 # weights of the prior, relative to an observation that confirms an earlier one
 SETUP_WEIGHT, RATE_WEIGHT, LARGE_RATE_WEIGHT = 0.4, 0.3, 0.2
@@ -45,10 +45,10 @@ class Line(NamedTuple):
         return jobs * self.setup_seconds + self.rate * modelled
 
     def implausibility(self, largest: float) -> float:
-        """Return the weight of the prior against it, as of a difference of logarithms.
+        """Return the penalty of the prior for the line, on the scale of :meth:`Run.error`.
 
-        :param largest: run time by the model of the largest jobs, which tell most of the
-            rate: of jobs that take less than a process that starts, it is hardly seen
+        :param largest: modelled run time of the largest jobs: jobs that take less time than
+            the start of a process hardly show the rate
         """
         setup = abs(self.setup_seconds - HOST_SECONDS) / PLAUSIBLE_SETUP_SECONDS
         rate = abs(math.log(self.rate))
@@ -58,11 +58,11 @@ class Line(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A job that has completed, or the mean of several.
+    """A job that has completed, or the mean of several jobs.
 
-    :param modelled: its run time by the model
+    :param modelled: run time by the model
     :param observed: seconds until the next job could start
-    :param weight: number of observations that confirm an earlier one
+    :param weight: number of observations that confirm an earlier observation
     """
 
     modelled: float
@@ -74,7 +74,7 @@ class Run(NamedTuple):
         return self.observed / (self.modelled + HOST_SECONDS)
 
     def excess(self, usual: Run) -> float:
-        """Return how much longer it took than another, which may have been smaller."""
+        """Return how many times as long as a usual run it took, allowing for a larger size."""
         larger = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
         as_long = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, larger)
         return max(self.observed, NEGLIGIBLE_SECONDS) / as_long
@@ -88,13 +88,13 @@ class Run(NamedTuple):
 class Pace:
     """Learns the run times of each kind of job.
 
-    Jobs are grouped by their modelled times, in powers of four. The mean of a group
-    without its longest, and without what is far shorter than usual, is a point, so that
-    neither a process that starts nor a busy machine changes what is expected of other
-    jobs, and a thousand small jobs do not hide a large one. A point counts once two jobs
-    agree, or another has taken even longer. The line of least absolute deviations through
-    the points, in logarithms, is what is expected: its set-up is that of small jobs, and
-    its rate that of large ones. The rate lies within those of the points and the model's.
+    Jobs are grouped by their modelled times, in powers of four. Each group gives one point:
+    the mean of its jobs without unusually long and short ones. Thus neither the start of a
+    process nor a busy machine changes the times expected of other jobs, and a thousand small
+    jobs do not hide a large one. A point is used once two jobs agree, or another job has
+    taken even longer. The expected time is the line of least absolute deviations through
+    the points, in logarithms: small jobs determine its set-up time, and large jobs its rate.
+    The rate lies in the range of the points' rates and the model's rate, 1.
     """
 
     def __init__(self) -> None:
@@ -103,9 +103,13 @@ class Pace:
         self._lines: dict[Kind, Line] = {}
 
     def observe(self, kind: Kind, modelled: float, observed: float) -> None:
-        """Add a completed job: its modelled run time, and that until the next could start."""
+        """Add a completed job.
+
+        :param modelled: run time by the model
+        :param observed: seconds until the next job could start
+        """
         self._jobs[kind] += 1
-        # 0 for what takes less than its set-up
+        # group 0 has the jobs that take less time than their set-up
         number = max(0, math.frexp(modelled / HOST_SECONDS)[1]) // 2
         size = self._sizes[kind].setdefault(number, _Size())
         size.add(Run(modelled, observed), self._jobs[kind])
@@ -145,7 +149,7 @@ class _Size:
         :param number: number of jobs of all sizes so far
         """
         ratios = sorted(self._runs, key=lambda run: run.ratio)
-        # Of up to three jobs, two may have taken unusually long, unless they agree.
+        # Two of up to three jobs may have taken unusually long, unless they agree.
         place = max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))
         if len(ratios) == 3 and ratios[2].ratio <= LONG * ratios[1].ratio:
             place = 1
@@ -156,8 +160,8 @@ class _Size:
             if kept[-1].excess(usual) > long:
                 kept.pop()
         kept = [run for run in kept if run.excess(usual) * long >= 1]
-        # Jobs that took longer than those kept confirm that these take at least as long. Two
-        # jobs may both be odd: if the shorter one took more than a busy machine explains.
+        # Jobs that took longer than the kept jobs confirm that these take at least as long.
+        # Two jobs are both odd if the shorter one took longer than a busy machine explains.
         both_odd = len(ratios) == 2 and not (
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )
@@ -165,7 +169,7 @@ class _Size:
         fresh = confirmed * DECAY ** (number - self._last)
         modelled = fmean(run.modelled for run in kept)
         observed = fmean(run.observed for run in kept)
-        # what was confirmed is remembered, until as much contradicts it
+        # a confirmed point keeps some weight until other points outweigh it
         return Run(modelled, observed, max(fresh, min(confirmed, 1)))
 
 
@@ -180,11 +184,11 @@ def _fitted(points: Sequence[Run]) -> Line:
 
 
 def _candidates(points: Sequence[Run]) -> Iterator[Line]:
-    """Yield the lines through two points, or one of them and the prior.
+    """Yield the lines through two points, or through one point and the prior.
 
     At least one line of least absolute deviations is among such lines (Bloomfield and
-    Steiger, Least Absolute Deviations, Birkhäuser, 1983, p. 6); here the deviations are
-    of logarithms, for which they are close.
+    Steiger, Least Absolute Deviations, Birkhäuser, 1983, p. 6). For deviations of
+    logarithms, as here, one of the lines is close to the best.
     """
     yield Line()
     ratios = [one.observed / one.modelled for one in points if one.modelled > 0]

@@ -11,14 +11,14 @@ from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
-# jobs searched for one that may start if the first may not, at each submission
+# number of jobs in which to search for a job that may start, if the first job may not
 SEARCHED = 1000
 
 
 class PendingJobs:
-    """The pending jobs by number and by lease, and the next one by the policy.
+    """The pending jobs by number and by lease, and the next job by the policy.
 
-    :param may_start: predicate of jobs that may start now; by default all may
+    :param may_start: predicate of jobs that may start now; by default, all jobs may
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class PendingJobs:
     ) -> tuple[dict[Kind, Work], Sequence[Overtaking]]:
         """Sum the work ahead of a job, which need not be pending yet.
 
-        :returns: the pending work by kind, and the held leases whose later jobs overtake it
+        :returns: the pending work by kind, and the held leases whose later jobs overtake
+            the job
         """
         pending = job.number in self._jobs
         if not pending:
@@ -97,5 +98,5 @@ class PendingJobs:
                 self.policy.remove(job)
 
     def order(self) -> Sequence[PendingJob]:
-        """List the jobs in the order in which they run if no more are submitted."""
+        """List the jobs in the order in which they run if no more jobs are submitted."""
         return [*self.policy.order()]

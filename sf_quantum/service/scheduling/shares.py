@@ -13,7 +13,7 @@ from sf_quantum.service.scheduling.work import Clock, PendingJob
 # an account, or a user within one
 Sharer: TypeAlias = tuple[Account, str | None]
 
-# half-lives after which the sums are rescaled, to avoid overflow at 2 ** 1023
+# number of half-lives after which the sums are rescaled, to avoid overflow at 2 ** 1023
 MAX_HALF_LIVES = 500.0
 # relative growth of the weight of a second after which tags are recomputed
 STALE = 1e-3
@@ -32,9 +32,9 @@ _SlurmJob: TypeAlias = tuple[Account, str, str, str | None]
 
 
 class ActiveShares:
-    """The effective shares: those of held leases, or those of the configuration.
+    """The effective shares, from held leases or from the configuration.
 
-    The leases of a Slurm job have one share together, that of the first.
+    The leases of a Slurm job together have one share, that of the first lease.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -52,7 +52,7 @@ class ActiveShares:
             leases.add(lease.id)
 
     def released(self, lease: Lease) -> None:
-        """Remove the share of a lease if it is the last of its Slurm job."""
+        """Remove the share of a lease if it is the last lease of its Slurm job."""
         leases, share = self._jobs.get(_job(lease), (set(), 0))
         if lease.id in leases:
             leases.remove(lease.id)
@@ -85,7 +85,7 @@ class DecayingUsage:
     """QPU seconds used, with exponential decay.
 
     Instead of scaling down all sums as time passes, later seconds have a higher weight, so
-    that usage changes only the sums of the account and the user who are charged.
+    a charge changes only the sums of the charged account and user.
 
     :param half_life_seconds: time after which a second counts half
     :param clock: see :meth:`Policy.from_config`
@@ -106,7 +106,7 @@ class DecayingUsage:
 
     @property
     def stamp(self) -> tuple[float, float]:
-        """The epoch of the weights and the present weight, for :meth:`is_stale`."""
+        """The epoch of the weights and the current weight, for :meth:`is_stale`."""
         return self._epoch, self.weight
 
     def is_stale(self, stamp: tuple[float, float]) -> bool:

@@ -16,15 +16,15 @@ Clock: TypeAlias = Callable[[], float]
 class PendingJob:
     """A pending job, as scheduling policies see it.
 
-    :param lease: id of its lease; changes if the job is resubmitted under another
-    :param seconds: time that it is expected to occupy the device
+    :param lease: id of its lease; changes if the job is resubmitted under another lease
+    :param seconds: time for which it is expected to occupy the device
     :param qpu_seconds: expected QPU time, as billed
     :param submitted: time of its submission by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
     :param expected_seconds: hint of its lease: its QPU seconds
-    :param stays: whether it stays on the device until it ends, whatever the policy
-        would pre-empt
+    :param stays: whether it stays on the device until it ends, even if the policy would
+        pre-empt it
     """
 
     number: int
@@ -45,7 +45,10 @@ class PendingJob:
 
     @classmethod
     def of(cls, job: Job, seconds: float, lease: Lease | None = None) -> PendingJob:
-        """Create it from a stored job and its lease, which may have ended."""
+        """Create a pending job from a stored job and its lease.
+
+        :param lease: ``None`` if the lease has ended
+        """
         pending = cls(
             number=job.number,
             id=job.id,
@@ -72,7 +75,7 @@ class PendingJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A number of jobs, and for how long they are expected to occupy the device."""
+    """A number of jobs, and the seconds for which they are expected to occupy the device."""
 
     jobs: int = 0
     seconds: float = 0.0

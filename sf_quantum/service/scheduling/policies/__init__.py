@@ -2,8 +2,8 @@
 
 A policy is a subclass of :class:`~sf_quantum.service.scheduling.policies.base.Policy` with an
 entry point in the group ``sf_quantum.policies``, whose name the service's configuration
-refers to. ``classes`` is the default, ``fifo`` a baseline, ``fair_share`` and ``interleave``
-order by past usage and by classical computation; ``base`` is what all of them are.
+refers to. ``classes`` is the default, ``fifo`` a baseline; ``fair_share`` orders jobs by past
+usage, ``interleave`` by the tenants' classical computation; ``base`` has the base classes.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def make(
 ) -> Policy:
     """Create a policy from the configuration.
 
-    :param options: all keys but ``type``
-    :param clock: seconds since the epoch
+    :param options: all keys except ``type``
+    :param clock: see :meth:`.Policy.from_config`
     :raises InputError: if there is no such policy, or an option is invalid
     """
     return load(name).from_config(options, shares, clock)

@@ -27,10 +27,10 @@ from sf_quantum.text import unknown
 
 
 class PendingLease(Protocol):
-    """A request for a lease that waits for a free one.
+    """A request for a lease that waits for a free vQPU.
 
     :param request: the request with its hints, project and share
-    :param passed: number of later requests that were granted first
+    :param passed: number of later requests that were granted earlier
     """
 
     user: str
@@ -39,11 +39,11 @@ class PendingLease(Protocol):
 
 
 class Policy(ABC):
-    """Selects the pending job that runs next, and the request that gets a free lease.
+    """Selects the pending job that runs next, and the request that gets a free vQPU.
 
     A policy belongs to one queue and runs in the thread of its event loop; no method may
-    block. The queue calls :meth:`add` and :meth:`remove` when a job becomes pending or
-    ceases to be, :meth:`began` and :meth:`ended` around each attempt on the device, and
+    block. The queue calls :meth:`add` and :meth:`remove` when a job becomes or ceases to be
+    pending, :meth:`began` and :meth:`ended` around each attempt on the device, and
     :meth:`leased` and :meth:`released` for each lease. It queries the next job
     (:meth:`first`), whether that job pre-empts the running one (:meth:`preempts`), and
     the work ahead of a job (:meth:`ahead`, :meth:`overtaking`), for positions and ETAs.
@@ -61,9 +61,9 @@ class Policy(ABC):
     ) -> Self:
         """Create the policy; by default there are no options.
 
-        :param options: all keys but ``type`` of the configuration's ``policy``
-        :param shares: the configured shares of projects and users
-        :param clock: seconds, which no change of the system's clock affects
+        :param options: all keys except ``type`` of the configuration's ``policy``
+        :param shares: configured shares of projects and users
+        :param clock: clock in seconds, unaffected by changes of the system's clock
         :raises InputError: if an option is unknown or invalid
         """
         number_options(options)
@@ -79,7 +79,7 @@ class Policy(ABC):
 
     @abstractmethod
     def order(self) -> Iterator[PendingJob]:
-        """Iterate over the jobs in the order in which they run if no more are submitted."""
+        """Iterate over the jobs in the order in which they run if no others are submitted."""
 
     def first(self) -> PendingJob | None:
         """Return the job that runs next; it stays pending until it is removed.
@@ -89,7 +89,7 @@ class Policy(ABC):
         return next(iter(self.order()), None)
 
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
-        """Return whether a pending job pre-empts the running one."""
+        """Return whether a pending job pre-empts the running job."""
         return False
 
     def passing(self, job_class: JobClass) -> Sequence[JobClass]:
@@ -117,7 +117,8 @@ class Policy(ABC):
 
         Called for each job that is submitted or queried.
 
-        :returns: leases of the job's class, as those of :meth:`passing` always overtake it
+        :returns: leases of the job's class; the classes of :meth:`passing`, which always
+            overtake the job, are estimated separately
         """
         return ()
 
@@ -134,9 +135,9 @@ class Policy(ABC):
     def ended(  # noqa: B027 - optional
         self, job: PendingJob, qpu_seconds: float
     ) -> None:
-        """Handle the end of an attempt, whatever its outcome.
+        """Handle the end of an attempt, regardless of its outcome.
 
-        :param qpu_seconds: modelled seconds that are charged for it; 0 if it was
+        :param qpu_seconds: modelled seconds that are charged for the attempt; 0 if it was
             interrupted and the job is pending again
         """
 
@@ -147,13 +148,13 @@ class Policy(ABC):
         """Handle the end of a lease."""
 
     def set_shares(self, shares: Shares) -> None:  # noqa: B027 - optional
-        """Take other shares, which a reload of the configuration has brought."""
+        """Apply new shares after a reload of the configuration."""
 
     def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
-        """Choose the request that gets a free lease.
+        """Choose the request that gets a free vQPU.
 
-        :param pending: the requests of the highest class and priority, in order of arrival
-        :param held: the held leases
+        :param pending: requests of the highest class and priority, in order of arrival
+        :param held: held leases
         :returns: the index of a pending request
         """
         return 0
@@ -192,7 +193,7 @@ class SortedJobs(Generic[SortKey]):
         return index
 
     def remove(self, key: SortKey) -> int:
-        """Remove the job with a key, or raise a ``KeyError``; return the index it had."""
+        """Remove the job with a key, or raise a ``KeyError``; return its former index."""
         index = bisect_left(self.keys, key)
         if index == len(self.keys) or self.keys[index] != key:
             raise KeyError(key)
@@ -212,7 +213,7 @@ class SortedJobs(Generic[SortKey]):
 
 
 class Keyed(Policy, Generic[K]):
-    """Runs the job with the lowest key first; among equal keys, the oldest."""
+    """Runs the job with the lowest key first; among equal keys, the oldest job."""
 
     def __init__(self) -> None:
         self._jobs: SortedJobs[tuple[K, int]] = SortedJobs()
@@ -235,7 +236,7 @@ class Keyed(Policy, Generic[K]):
 
 
 class ByClass:
-    """Mixin: production before test before development; production pre-empts the others."""
+    """Mixin: production before test before development; production pre-empts other classes."""
 
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
         return pending.job_class == CLASSES[0] != running.job_class
@@ -245,9 +246,9 @@ class ByClass:
 
 
 def number_options(options: Mapping[str, JSON], **numbers: float) -> dict[str, float]:
-    """Read the options of a policy, all of which are finite numbers above 0.
+    """Read the options of a policy that are all finite numbers above 0.
 
-    :param numbers: all known options with their defaults
+    :param numbers: all valid options with their defaults
     :raises InputError: if an option is unknown or invalid
     """
     for name, value in options.items():

@@ -38,32 +38,32 @@ DAY = 24 * 3600.0
 HALF_LIVES = 10
 MAX_SHARE = 10
 
-# usage per share when the job is next, and the number of the job
+# usage per share at the time when the job is next, and the number of the job
 Tag: TypeAlias = tuple[float, int]
 
 
 class FairShare(ByClass, Policy):
     """Within a class, the account with the least usage per share goes next.
 
-    An account is a project, or a user without one; the users of a project divide its
-    share in proportion to their own. Usage is in modelled QPU seconds of all classes,
-    without interrupted attempts, and decays with a half-life, so that an account that was
-    idle gets the QPU for a while, but is not compensated for all the time. Within the
-    account, the user with the least usage per share goes next, with their oldest job. A
-    job is charged its expected time when it begins, which is given back if the attempt
-    is interrupted: it gave its user no result, and a charge would delay the next one,
-    too. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with
-    memory; shares in tenths are from Wennersteen et al. (2025), section 3.5. The share
-    that the batch system gave a lease applies while the lease is held, if it exceeds the
-    configured one, and once for all leases of a Slurm job.
+    An account is a project, or a user without a project; the users of a project divide its
+    share in proportion to their own shares. Usage is in modelled QPU seconds of all
+    classes, without interrupted attempts. It decays with a half-life, so that an account
+    that was idle gets the QPU for a while, but is not compensated for its whole idle time.
+    Within the account, the user with the least usage per share goes next, with their oldest
+    job. A job is charged its expected time when it begins. The charge is refunded if the
+    attempt is interrupted: the user got no result, and the charge would delay the next
+    attempt. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with
+    memory; shares in tenths are from Wennersteen et al. (2025), section 3.5. The share that
+    the batch system gave a lease applies while the lease is held, if it exceeds the
+    configured share, and only once for all leases of a Slurm job.
 
-    No account starves: the usage of others increases until it is their turn to wait. A
-    free lease goes to the account that holds the fewest leases per share, but at most ten
-    later requests are granted before any request; five, if its share is two tenths, and so
-    on.
+    No account starves: the usage of other accounts increases until these have to wait. A
+    free vQPU goes to the account that holds the fewest leases per share, but at most ten
+    later requests are granted before a request of an account with a share of one tenth; at
+    most five if the share is two tenths, and so on.
 
     :param half_life_seconds: half-life of usage, above 0
-    :param clock: seconds, which no change of the system's clock affects
+    :param clock: clock in seconds, unaffected by changes of the system's clock
     """
 
     uses_shares: ClassVar[bool] = True
@@ -128,8 +128,8 @@ class FairShare(ByClass, Policy):
     def overtaking(self, job: PendingJob, held: HeldLeases) -> Sequence[Overtaking]:
         """See :meth:`Policy.overtaking`.
 
-        Each account submits jobs before a pending one until its usage per share is that
-        of the job's account when the job runs, and so do the users within that account.
+        Later jobs of another account run first until its usage per share reaches that of
+        the job's account when the job runs; likewise for other users of the job's account.
         """
         job_class, account_name = job.job_class, account_of(job)
         by_account = held.by_account(job_class)
@@ -164,8 +164,8 @@ class FairShare(ByClass, Policy):
     ) -> list[float]:
         """Return a sharer's weighted usage per share after some of its jobs.
 
-        :param job_class: includes the sharer's pending jobs of all higher classes
-        :param more: QPU seconds of this class to include; one result for each
+        :param job_class: class of the jobs; pending jobs of all higher classes are included
+        :param more: QPU seconds of this class to include, one for each result
         """
         owner, user = sharer
         above = sum(
@@ -237,8 +237,9 @@ class FairShare(ByClass, Policy):
 class _AccountQueue:
     """The sorted pending jobs of one class and account.
 
-    Each job has two tags, the usage per share of its user and of its account when it is
-    next: the former orders it within the account, the latter among all accounts.
+    Each job has two tags: the usage per share of its user, and that of its account, at the
+    time when the job is next. The user's tag orders the jobs of the account, the account's
+    tag the jobs of all accounts.
     """
 
     def __init__(self, owner: Account, policy: FairShare, job_class: JobClass) -> None:
