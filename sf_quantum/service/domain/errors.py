@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from sf_quantum.text import shortened
 
-# Characters of a detail or a field, which may quote what a user has sent. What is longer
-# would be escaped and written on the event loop, and have several times the user's bytes.
+# Longest detail or field, in characters. Both may quote user input; a longer text would be
+# escaped and written on the event loop, with several times the bytes of the input.
 MAX_CHARACTERS = 1000
 
 

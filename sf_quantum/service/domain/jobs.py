@@ -20,16 +20,17 @@ from sf_quantum.protocol.tasks import shots_of
 
 # the classes that users may request
 UserClass: TypeAlias = Literal["production", "test", "development"]
-# the service's own jobs, which look after the device, have a class of their own
+# the service's own jobs, which monitor the device, have a separate class
 JobClass: TypeAlias = UserClass | Literal["quality"]
-# how a lease's user works (Wennersteen et al. 2025): mostly on the QPU, mostly beside it, or both
+# where a lease's user computes: mostly on the QPU, mostly off it, or both (Wennersteen et al.
+# 2025)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
-# the first runs first
+# the first class runs first
 CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
 
-# RUN:/step/tag or /step/tag, as the connectors write it; RUN is the name of a journal
+# RUN in a purpose RUN:/step/tag or /step/tag of the connectors: the name of a journal
 _RUN = re.compile(r"[0-9].*Z-[0-9].*", re.DOTALL)
 
 
@@ -38,8 +39,8 @@ class Identity:
     """The sender of a request.
 
     :param admin: may see and do everything
-    :param root: root by MUNGE, or any user without authentication; acquires leases
-        under warden's rule
+    :param root: whether it is root by MUNGE, or anyone if there is no authentication; such
+        a sender may acquire leases where warden's rules apply
     """
 
     user: str
@@ -51,7 +52,7 @@ class Identity:
 class Bounds:
     """Bounds on the jobs of a lease; ``None`` sets no bound.
 
-    :param max_qpu_seconds: largest sum of their ``qpu_seconds``, without lost attempts
+    :param max_qpu_seconds: largest sum of the jobs' ``qpu_seconds``, without lost attempts
     :param max_shots: largest number of shots of each job
     :param max_qubits: largest number of qubits, variables, atoms or modes of each job
     """
@@ -63,12 +64,13 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """When a lease is wanted.
+    """When a lease is to be granted.
 
-    :param latest_start: time by which it is granted, or else not at all, in seconds since
-        the epoch; ``None`` sets no limit
-    :param priority: rank among the requests of its class that wait; the highest is first
-    :param reservation: one of the vendor's, within whose time it is granted and held
+    :param latest_start: latest time of the grant, in seconds since the epoch; ``None`` sets
+        no limit
+    :param priority: rank among the waiting requests of its class; the highest is first
+    :param reservation: name of a vendor's reservation, during which the lease is granted
+        and held
     """
 
     latest_start: float | None = None
@@ -88,13 +90,13 @@ class Lease(Intent, Bounds):
     :param slurm_account: account of the Slurm job, for the accounting
     :param expected_seconds: hint: the sum of its jobs' ``qpu_seconds``, without waits,
         computation off the QPU, and the device's time scale
-    :param key: name of the lease: as long as it is held, a request of its user with
-        this key gets it
-    :param expires: its latest end
-    :param reason: why it was closed
-    :param project: project whose share of the QPU it uses, if not the user's own
+    :param key: name of the lease: while the lease is held, a request of its user with this
+        key gets the same lease
+    :param expires: latest end of the lease
+    :param reason: reason why it was closed
+    :param project: project whose share of the QPU it uses; ``None``: the user's own share
     :param tenths: tenths of the QPU that the batch system gave it, 1 to 10
-    :param waiting: whether it waits for a vQPU, and its jobs with it
+    :param waiting: whether the lease, and its jobs with it, waits for a vQPU
     """
 
     id: str
@@ -125,13 +127,14 @@ class Lease(Intent, Bounds):
 class LeaseRequest(Intent, Bounds):
     """A request for a lease.
 
-    :param job_class: job class; by default the partition's, or else the service's
-        default
+    :param job_class: job class; by default, that of the partition, or else the service's
+        default class
     :param user: user of the lease; by default the sender
     :param key: name of the lease: requests of a user with the same key get the same
         lease while it is held, and keep their position from one request to the next
-    :param project: project of the user; by default the account's, or else the first
-    :param account: account in Slurm; it is the project if it is one of the user's
+    :param project: project of the user; by default, the project with the name of
+        ``account``, or else the user's first project
+    :param account: account of the Slurm job
     :param tenths: see :class:`Lease`; only root and admins set them
     """
 
@@ -150,15 +153,15 @@ class LeaseRequest(Intent, Bounds):
 
 
 class Recovery(Enum):
-    """What becomes of a job on the device when the service is killed."""
+    """What happens to a job on the device when the service is killed."""
 
-    #: it ends with the service and has cost nothing, so it runs again
+    #: the job ends with the service and has cost nothing, so it runs again
     AGAIN = "again"
-    #: it goes on; the next service finds it by its id, or by its tag if the id was lost
+    #: the job continues; the next service finds it by its id, or by its tag if the id is lost
     BY_TAG = "by tag"
-    #: it goes on; the next service finds it by its id, unless that was lost
+    #: the job continues; the next service finds it by its id, unless the id is lost
     BY_ID = "by id"
-    #: it may have run, and nothing can be learnt of it
+    #: the job may have run, and nothing can be learnt about it
     LOST = "lost"
 
 
@@ -170,8 +173,8 @@ class Size:
     :param updates: updates in each sweep over a BQM: its interactions, and 50 per
         variable
     :param amplitudes: number of amplitudes that the gates of all circuits change
-    :param evolution: work to simulate a sequence: its nanoseconds, plus 3 per radian by
-        which it may turn a state, times the sum of its amplitudes and 64
+    :param evolution: work to simulate a sequence: its nanoseconds plus 3 per radian by
+        which it may turn a state, multiplied by (its number of amplitudes plus 64)
     :param sites: number of atoms times nanoseconds, for a sequence of many atoms
     :param circuits: number of circuits in a job; each has all shots
     :param problems: number of BQMs in a list, each of which has all shots; 0 without a
@@ -179,8 +182,8 @@ class Size:
     :param qubits: largest number of qubits, variables, atoms or modes of a circuit,
         sequence or problem; 0 if unknown
     :param gates: number of gates, measurements and resets in all circuits
-    :param shot_amplitudes: number of amplitudes that the gates change in each shot,
-        where shots are simulated one by one
+    :param shot_amplitudes: number of amplitudes that the gates change in each shot, if
+        shots are simulated one at a time
     :param photons: number of photons sent into a circuit for each shot
     :param detected: least number of photons that reach the detectors for each shot
     """
@@ -201,7 +204,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Written:
-    """The payload and digest of a content that has been checked beforehand."""
+    """The payload and digest of a job's content that has already been checked."""
 
     payload: str
     digest: str
@@ -213,17 +216,17 @@ class Submission:
     """A job as it is submitted.
 
     :param content: serialized BQMs, the text of a sequence, circuits, or an experiment
-    :param parameters: ``num_reads`` (shots), and those of the kind
+    :param parameters: ``num_reads`` (shots), and the parameters of the kind
     :param key: name of the job: a user's submissions with the same key are the same job
-    :param written: replaces a large content
-    :param purpose: purpose of the job; by default its lease's
-    :param metadata: what the client of a dialect wants to have back with the job
-    :param implicit_lease: whether it may wait with its lease, since its dialect has none
-        and the service acquires it
-    :param calibrated_within: age limit of the calibration in seconds; also refuses a
+    :param written: large content that has already been checked; replaces ``content``
+    :param purpose: purpose of the job; by default, that of its lease
+    :param metadata: data that the client of a dialect gets back with the job
+    :param implicit_lease: whether the job may wait with its lease, since its dialect has no
+        leases and the service acquires them
+    :param calibrated_within: age limit of the calibration in seconds; also excludes a
         device that drifts
-    :param repeatable: whether it may run twice, where it cannot be found out whether it
-        has run; by default as the service's configuration says of its user
+    :param repeatable: whether the job may run twice if it is unknown whether it has run;
+        by default, according to the service's configuration
     """
 
     kind: Kind
@@ -240,7 +243,7 @@ class Submission:
 
     @cached_property
     def payload(self) -> str:
-        """The content as JSON text; the same for the same content."""
+        """The content as JSON text; equal content has equal text."""
         if self.written is not None:
             return self.written.payload
         return json.dumps(self.content, sort_keys=True)
@@ -262,7 +265,7 @@ class Submission:
 class Purpose:
     """The purpose of a job or a lease: a step of a workflow's run, or any text.
 
-    :param run: the name of the run's journal
+    :param run: name of the run's journal
     :param step: step of the workflow, or the whole text of another purpose
     """
 
@@ -289,7 +292,7 @@ class Job:
     :param metadata: see :class:`Submission`
     :param number: place in the order of submission
     :param attempt: 2 or more after an interruption
-    :param note: why it failed, was cancelled or was interrupted
+    :param note: reason why it failed, was cancelled or was interrupted
     :param model_seconds: QPU time that was modelled before it ran
     :param compute_seconds: estimated CPU time of its computation
     :param qpu_seconds: modelled QPU time of the attempt that ended the job
@@ -298,17 +301,18 @@ class Job:
     :param lost_seconds: time on the device of the interrupted attempts
     :param cost: cost of ``qpu_seconds`` in the site's unit, at the price when the job,
         or each slice of it, ended
-    :param charged_lease: the lease under which it ended, if another has asked for it since
+    :param charged_lease: lease under which it ended, if it was resubmitted under another
+        lease after its end
     :param calibration: id, time and values of the last attempt's calibration
     :param bytes: size of its payload and its result, in bytes
     :param repeatable: see :class:`Submission`
-    :param device: identity of the device that may have it; ``None`` if none has
-    :param device_job: its id on the device, of the last attempt
-    :param cancelling: the note of a cancellation that has not reached the device yet
-    :param interrupting: note of an interruption that has not reached the device yet;
-        the job is queued again after it
-    :param slices: number of its slices that are over
-    :param shots_done: shots of these
+    :param device: identity of the device that may have it; ``None`` if no device has it
+    :param device_job: id of its last attempt on the device
+    :param cancelling: note of a cancellation that has not reached the device yet
+    :param interrupting: note of an interruption that has not reached the device yet; the
+        interrupted job is queued again
+    :param slices: number of its finished slices
+    :param shots_done: shots of its finished slices
     :param slice_shots: shots of the slice that the device may have
     """
 
@@ -360,7 +364,7 @@ class Job:
 
     @property
     def queued_seconds(self) -> float | None:
-        """From its submission to its last start, if it has started."""
+        """Seconds from its submission to its last start; ``None`` if it has not started."""
         if self.started_steady is None:
             return None
         return max(0.0, self.started_steady - self.submitted_steady)
@@ -385,11 +389,11 @@ class Forecast:
     """The expected run of a job.
 
     :param position: number of jobs ahead of it
-    :param eta_seconds: time until its start; ``None`` while the QPU is closed, or the
-        device offline
+    :param eta_seconds: time until its start; ``None`` if unknown, as while the QPU is
+        closed or the device is offline
     :param expected_seconds: expected QPU time, see :class:`Lease`
     :param expected_run_seconds: expected time from its start to its end
-    :param reason: why its start is unknown, or may be later
+    :param reason: reason why its start is unknown, or may be later
     """
 
     position: int
@@ -400,6 +404,6 @@ class Forecast:
 
     @property
     def words(self) -> str:
-        """The run time, for clients that show messages only."""
+        """The run time as text, for clients that only show messages."""
         seconds = self.expected_run_seconds
         return f"expected to run for {seconds:,.{0 if seconds >= 10 else 2}f} s"

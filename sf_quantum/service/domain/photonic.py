@@ -13,14 +13,14 @@ from pydantic import (
     model_validator,
 )
 
-#: Characters of a circuit's text; one of 24 modes and 552 components has 9,000.
+#: Longest text of a circuit; a circuit of 24 modes and 552 components has 9,000 characters.
 MAX_CHARACTERS = 2**20
 MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]
 
 
 def _few(content: JsonValue) -> JsonValue:
-    """Refuse more keys than there may be modes: each wrong one is an error of 1 kB."""
+    """Refuse more keys than there may be modes, since each wrong key is an error of 1 kB."""
     if isinstance(content, dict) and len(content) > MAX_KEYS:
         raise ValueError(f"more than {MAX_KEYS} keys")
     return content
@@ -90,17 +90,17 @@ class PhotonicExperiment(BaseModel):
 
     @property
     def photons(self) -> int:
-        """How many are sent into the circuit."""
+        """The number of photons that are sent into the circuit."""
         return self.input_state.count("1")
 
     @property
     def heralded(self) -> dict[int, int]:
-        """The heralds by number of the mode."""
+        """The numbers of photons at the heralds, by number of the mode."""
         return {int(mode): photons for mode, photons in self.heralds.items()}
 
     @property
     def needed(self) -> int:
-        """How many photons have to be detected, with those of heralds."""
+        """The number of photons that have to be detected, including those of heralds."""
         if self.min_detected_photons is None:
             return self.photons
         return self.min_detected_photons + sum(self.heralds.values())

@@ -9,7 +9,7 @@ from sf_quantum.service.domain.jobs import JobClass
 
 # the note of a job that failed because the device was offline
 QPU_OFFLINE = "the QPU is offline"
-# Notes of jobs whose fate cannot be found out.
+# Notes of jobs whose outcome cannot be determined.
 NOT_FOUND_AGAIN = (
     "it may have run, and cannot be found again on the device: submit it as a new job, "
     "as repeatable where it may run twice"
@@ -74,9 +74,9 @@ RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
 class Interruption:
     """Why a job was interrupted.
 
-    :param preempted_by: class of the job that pre-empted it, if one did
-    :param lease_end: how its lease ended
-    :param lost: why its vendor ended it
+    :param preempted_by: class of the job that pre-empted it, if it was pre-empted
+    :param lease_end: end of its lease, if this was the cause
+    :param lost: reason why its vendor ended it, if the vendor was the cause
     """
 
     cause: Cause
@@ -86,7 +86,7 @@ class Interruption:
 
     @property
     def cancels(self) -> bool:
-        """Whether the job is over, not pending again."""
+        """Whether the interruption ends the job, which is not pending again."""
         return self.cause in (Cause.CANCELLATION, Cause.LEASE_END)
 
     def note(self, attempt: int = 1) -> str:

@@ -17,14 +17,14 @@ from sf_quantum.protocol.leases import MAX_PRIORITY
 from sf_quantum.service.domain.jobs import JobClass, UserClass
 from sf_quantum.validation import Section, empty_mapping
 
-# a project, or a user without one: ("project", name) or ("user", name)
+# a project, or a user without a project: ("project", name) or ("user", name)
 Account: TypeAlias = tuple[str, str]
 
 T = TypeVar("T")
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# Longest time after which a lease ends, some 300 years: the end has to have a date.
+# Longest time after which a lease ends, some 300 years: the end must be a valid date.
 MAX_SECONDS = 1e10
 Lasting: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 # the whole QPU, in the unit of shares
@@ -35,7 +35,7 @@ ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 
 def _names(users: JSON) -> JSON:
-    """Read uids as warden does, as numbers or text, and add their users' names."""
+    """Read uids as warden does, as numbers or text, and add the names of these users."""
     if not isinstance(users, list):
         return users
     names: list[JSON] = [str(user) if type(user) is int else user for user in users]
@@ -46,7 +46,7 @@ def _names(users: JSON) -> JSON:
 
 
 def _name_of(user: str) -> str | None:
-    """Return the name of a user of this host by the uid in decimal digits, if it is one."""
+    """Return the name of a user of this host by uid; ``None`` if the text is not a uid."""
     if re.fullmatch(r"[0-9]+", user):
         with suppress(KeyError, OverflowError, ValueError):
             return pwd.getpwuid(int(user)).pw_name
@@ -54,7 +54,7 @@ def _name_of(user: str) -> str | None:
 
 
 def _by_user(settings: JSON) -> JSON:
-    """Replace uids, which a site may write as warden does, by their users' names.
+    """Replace uids, which a site may write as warden does, with the names of the users.
 
     :raises ValueError: if a user is named in both ways
     """
@@ -81,8 +81,8 @@ class LeaseSettings(Section):
     :param by: ``users``: users acquire leases for themselves; ``root``: only root and
         admins acquire leases, also for other users
     :param idle_seconds: time after which a lease without requests and without pending or
-        running jobs ends; ``None``: never. Clients renew a lease after a third of it, but
-        at most once a second
+        running jobs ends; ``None``: never. Clients renew a lease after a third of this
+        time, but at most once a second
     :param total_seconds: time after which a lease ends in any case; ``None``: never
     :param wait_seconds: the longest wait that a request for a lease may specify
     :param authorized_users: names or uids of the users who may have leases; empty: all
@@ -141,8 +141,8 @@ class ClassSettings(Section):
 class Shares(Section):
     """Shares of the QPU, in tenths (Wennersteen et al. 2025, section 3.5).
 
-    Shares are relative to those of all active projects and users: of two with 5 and 3
-    tenths, the first gets 5/8 of the QPU.
+    Shares are relative to those of all active projects and users: of two projects with 5
+    and 3 tenths, the first gets 5/8 of the QPU.
 
     :param projects: shares of projects
     :param users: shares of users, by name or uid, within their project if they have one
@@ -182,22 +182,22 @@ class UserLimits(Section):
 
     :param jobs: maximum number of pending and running jobs of all classes; ``None`` sets
         no limit
-    :param run_seconds: maximum expected time of a job from its start to its end: at the
-        device, and to compute it, if the device is emulated; ``None`` sets no limit
+    :param run_seconds: maximum expected time of a job from its start to its end: on the
+        device, including the computation of an emulated device; ``None`` sets no limit
     :param leases: maximum number of leases that are held or waited for
     :param pending_mib: maximum size of the payloads of pending and running jobs, in MiB;
         ``None`` sets no limit
-    :param kept_mib: size of the payloads and results of jobs that are over, in MiB, above
-        which the oldest of these jobs are deleted before the retention time; ``None``:
-        never
-    :param body_mib: maximum size of the body of a submission, also after decompression,
-        in MiB; a request of SAPI may have more if 20 problems of all qubits and couplers
-        do, and other requests at most 64 KiB
+    :param kept_mib: size of the payloads and results of ended jobs, in MiB, above which the
+        oldest of these jobs are deleted before the retention time; ``None``: never
+    :param body_mib: maximum size of the body of a submission in MiB, also after
+        decompression. A SAPI request may be larger, if 20 problems with all qubits and
+        couplers are; requests other than submissions have at most 64 KiB
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job
     :param connections: open connections per address, or per user of a Unix socket, with
-        TLS handshakes; a new one then replaces the one that has waited longest for a request
+        TLS handshakes; beyond this number, a new connection replaces the connection that
+        has waited longest for a request
     """
 
     jobs: Count | None = 10_000
@@ -216,7 +216,7 @@ class DriftSettings(Section):
     """Sensitivity of the drift alarm, in standard deviations of a single value.
 
     :param reference: half the smallest shift to detect quickly
-    :param threshold: decision limit of the sums; a higher one gives fewer false alarms
+    :param threshold: decision limit of the sums; a higher limit gives fewer false alarms
     """
 
     reference: NotNegative = 1.0
@@ -239,9 +239,9 @@ class QualitySettings(Section):
 class MetricsSettings(Section):
     """Who may read ``/metrics``.
 
-    :param public: whether no credential is needed; ``None``: if only this machine can
+    :param public: whether no credential is needed; ``None``: only if no other machine can
         reach the service
-    :param users: names or uids of users who may read it, in addition to admins
+    :param users: names or uids of users who may read the metrics, in addition to admins
     """
 
     public: bool | None = None
@@ -254,18 +254,18 @@ class ServiceSettings(Section):
     :param vqpus: number of leases held at once
     :param user_projects: projects that each user, by name or uid, may name in a lease; the
         first is the default
-    :param repeatable_users: names or uids of users whose jobs may run twice, where it cannot
-        be found out whether they have run, unless a submission says otherwise; SAPI's and
-        warden's cannot
-    :param retention_seconds: time that results are kept after the end of a job; ``None``:
-        for ever
+    :param repeatable_users: names or uids of users whose jobs may run twice if it is unknown
+        whether they have run, unless a submission states otherwise; SAPI's and warden's
+        submissions cannot
+    :param retention_seconds: time for which results are kept after the end of a job;
+        ``None``: without limit
     :param service_deaths: number of times that the service may die during a job, or the
         vendor may end it with the vendor's lease, after which the job fails
-    :param slice_seconds: time on the device of a slice of a long job, after which a job that
-        pre-empts it may run; ``None``: jobs are not sliced
+    :param slice_seconds: time on the device of a slice of a long job, after which a
+        pre-empting job may run; ``None``: jobs are not sliced
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
-    :param slurm_cluster: name of the cluster whose Slurm is polled; ``None``: it is asked.
-        Leases of other clusters' jobs end by the idle limit
+    :param slurm_cluster: name of the cluster whose Slurm is polled; ``None``: Slurm's own
+        ``ClusterName``. Leases of other clusters' jobs end by the idle limit
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
