@@ -39,8 +39,8 @@ class Identity:
     """The sender of a request.
 
     :param admin: may see and do everything
-    :param root: whether it is root by MUNGE, or anyone if there is no authentication; such
-        a sender may acquire leases where warden's rules apply
+    :param root: root by MUNGE, or any sender if there is no authentication; may acquire
+        leases if only root may, as with warden
     """
 
     user: str

@@ -134,7 +134,7 @@ class HeldLeases:
     def of_classes(self, classes: Collection[JobClass]) -> list[ExpectedLease]:
         if not self.measured:
             return []
-        leases = [*self._leases.values()]  # a copy: another thread may change the leases
+        leases = [*self._leases.values()]  # a copy, since other threads may change them
         return [self._expected(held) for held in leases if held.key[0] in classes]
 
     def by_account(self, job_class: JobClass) -> Mapping[Account, list[ExpectedLease]]:
