@@ -1,10 +1,10 @@
 """Authentication, request limits and dependencies, shared by all dialects.
 
-Every request passes ``guard`` first, with the sender that ``auth`` identifies, by MUNGE or
-the ``tokens`` of a file (what a sender may have is decided in ``queue/leases``), and within
-the rates of ``buckets``. ``connections`` bounds how many there are and how long they take,
-``gzipped`` the bodies that unpack, ``answers`` what slow clients leave unread. ``traffic``
-and ``logs`` record requests. Bodies are read by each dialect.
+Every request first passes ``guard``, where ``auth`` identifies the sender, by MUNGE or by the
+``tokens`` of a file, and ``buckets`` limits the rate; ``queue/leases`` decides which leases a
+sender may have. ``connections`` limits the number and times of connections, ``gzipped`` the
+size of decompressed bodies, ``answers`` the answers that slow clients have not read.
+``traffic`` records requests, ``logs`` formats the log. Each dialect reads the bodies.
 
 Imports: net, service/domain, service/queue.
 """

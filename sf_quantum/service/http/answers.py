@@ -1,8 +1,8 @@
 """Answers on their way to their clients: a few bytes of each in memory, the rest on disk.
 
 A client may read slowly, or not at all. A part of an answer is sent once the connection
-has taken the part before it. Answers that are made in memory wait in files without names,
-which end with this process.
+has taken the previous part. Answers that are made in memory are stored in files without
+names, which end with this process.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
 
-# Bytes of an answer that are sent at once; a smaller answer stays in memory.
+# Bytes of an answer that are sent in one part; a smaller answer stays in memory.
 PART_BYTES = 128 * 1024
-# Bytes of answers that are stored for a user, and for all, until they are read. A single
-# answer may have more.
+# Bytes of answers that are stored for one user, and for all users, until they are read. A
+# single answer may have more bytes.
 USER_BYTES, ALL_BYTES = 128 * 2**20, 1024 * 2**20
 RETRY_SECONDS = 5
 logger = logging.getLogger(__name__)
 
 
 class PartsResponse(Response):
-    """An answer whose parts are read when the client takes them.
+    """An answer whose parts are read from disk as the client takes them.
 
-    :param size: its bytes
-    :param read: reads so many bytes from an offset on, in another thread
+    :param size: number of its bytes
+    :param read: reads, from an offset, a number of bytes; called in another thread
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class PartsResponse(Response):
         self._read = read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         await send_parts(self._size, self._read, send)
 
 
 async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -> None:
-    """Send the body of an answer, each part after the client has taken the last."""
+    """Send the body of an answer, each part after the client has taken the previous part."""
     sent = 0
     while sent < size or not size:
         part = await asyncio.to_thread(read, sent, min(PART_BYTES, size - sent))
@@ -73,7 +73,7 @@ async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -
 class Answers:
     """The answers that are stored until they are read.
 
-    :param folder: folder of their files; ``None``: the system's for temporary files
+    :param folder: folder of their files; ``None``: the system's folder for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -81,10 +81,10 @@ class Answers:
         self._of_user = Counter[str]()
 
     def check(self, user: str, more: int = 0) -> None:
-        """Refuse an answer to a user who has not read enough of the others.
+        """Refuse an answer to a user if too many bytes of earlier answers are unread.
 
-        :param more: its bytes
-        :raises Refused: 429 if the user's are too many, 503 if those of all are
+        :param more: number of bytes of the answer
+        :raises Refused: 429 for the user's unread answers, 503 for those of all users
         """
         mine, all_ = self._of_user[user], self._of_user.total()
         retry = {"Retry-After": f"{RETRY_SECONDS}", "Connection": "close"}
@@ -96,9 +96,9 @@ class Answers:
             raise Refused(503, detail, headers=retry)
 
     async def send(self, user: str, whole: Whole, send: Send) -> None:
-        """Send an answer that is complete, and free its memory first if it is large.
+        """Send a complete answer; a large answer is first stored, to free its memory.
 
-        :raises Refused: see :meth:`check`; 503 if it cannot be stored
+        :raises Refused: see :meth:`check`; 503 if the answer cannot be stored
         """
         size = len(whole.body)
         if size <= PART_BYTES:
@@ -130,7 +130,7 @@ class Answers:
                 file = stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
                 file.write(whole.body)
                 file.flush()
-                stack.pop_all()  # it stays open
+                stack.pop_all()  # the file stays open
         except OSError as error:
             detail = f"the answer cannot be stored: {error.strerror or error}"
             retry = {"Retry-After": f"{RETRY_SECONDS}"}
@@ -140,9 +140,9 @@ class Answers:
 
 
 class Whole:
-    """Keeps an answer that comes in one piece, until its route has ended; sends others.
+    """Keeps an answer in one piece until its route has ended; sends other answers on.
 
-    Until then, the route refers to the body, which so could not be freed.
+    As long as the route runs, it refers to the body, which therefore could not be freed.
     """
 
     def __init__(self, send: Send) -> None:
@@ -153,11 +153,11 @@ class Whole:
 
     @property
     def complete(self) -> bool:
-        """Whether there is an answer to be sent."""
+        """Whether a whole answer has been kept, which is to be sent."""
         return bool(self.start) and not self._streams
 
     async def take(self, message: Message) -> None:
-        """Take what the route sends."""
+        """Take a message that the route sends."""
         if message["type"] == "http.response.start":
             self.start = message
         elif self._streams or message.get("more_body"):

@@ -25,7 +25,7 @@ Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Identity]]
 
 
 class AuthError(Refused):
-    """A request that is refused because of its credential, or for lack of one."""
+    """A request that is refused because its credential is invalid, missing or unchecked."""
 
 
 class Unauthorized(AuthError):
@@ -43,7 +43,7 @@ class _Credentials(Protocol):
 
 
 async def problem(authenticate: Authenticate) -> str | None:
-    """Return what is wrong with the credentials that users have; ``None`` if nothing."""
+    """Return the problem with the users' credentials; ``None`` if there is none."""
     if isinstance(authenticate, _Credentials):
         return await authenticate.problem()
     return None
@@ -66,17 +66,17 @@ class FixedIdentity:
         return self._identity
 
 
-#: what a service without authentication uses
+#: sender of all requests to a service without authentication
 LOCAL_USER = FixedIdentity(Identity("local", admin=True, root=True))
 
 
 def set_sender(connection: HTTPConnection, sender: Identity | AuthError) -> None:
-    """Keep the outcome with the request: a MUNGE credential is valid only once."""
+    """Keep the sender with the request, since a MUNGE credential is valid only once."""
     connection.scope[_IDENTITY] = sender
 
 
 def get_sender(connection: HTTPConnection) -> Identity:
-    """Read what :func:`set_sender` kept; raise it if authentication failed."""
+    """Return the sender that :func:`set_sender` kept; raise the error if there is none."""
     sender: Identity | AuthError = connection.scope[_IDENTITY]
     if isinstance(sender, AuthError):
         raise sender
@@ -108,7 +108,7 @@ class Munge:
         except munge.CredentialRefused as error:
             raise Unauthorized(str(error), MUNGE_HEADER, MUNGE_CHALLENGE) from error
         except QuantumError as error:
-            # why is logged with the request
+            # the reason is logged with the request
             raise AuthError(503, "munged does not answer", MUNGE_HEADER) from error
         user = _user(uid)
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)

@@ -1,4 +1,4 @@
-"""Token buckets: how often something may happen, in the long run and at once."""
+"""Token buckets: limits on the long-term rate of events and on their number in a burst."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BUCKETS = 10_000
 
 
 class TokenBuckets:
-    """A token bucket per sender, which fills at a rate up to a burst."""
+    """A token bucket per sender, which fills at a constant rate up to the burst size."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
@@ -21,7 +21,7 @@ class TokenBuckets:
         self._full_at: dict[str, float] = {}
 
     def take(self, sender: str) -> float:
-        """Take one token; return 0, or the seconds until there is one."""
+        """Take one token; return 0, or the seconds until a token is available."""
         now = self._clock()
         full_at = max(self._full_at.get(sender, now), now) + 1 / self._rate
         wait = full_at - now - self._burst / self._rate

@@ -1,4 +1,4 @@
-"""Connections: how many there may be, and how long a client may take."""
+"""Connections: limits on their number, and on the time that a client may take."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from uvicorn.server import ServerState
 
 from sf_quantum.service.http.answers import PART_BYTES
 
-# New connections that are accepted before other requests have their turn.
+# Number of new connections that are accepted before other requests have their turn.
 ACCEPTED_AT_ONCE = 2
-# The same, with connections whose clients have gone. They would fill the kernel's
-# queue, which then lets whoever connects wait for a second.
+# The same number, including connections whose clients have gone. These would fill the
+# kernel's queue, which makes new clients wait for a second.
 TAKEN_AT_ONCE = 100
 # Time for a TLS handshake, and for the headers of each request after the last answer.
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
-# Time that a client has to receive an answer, plus a second per so many bytes.
+# Time that a client has to receive an answer, plus a second for each ANSWER_BYTES.
 ANSWER_SECONDS = 30.0
 ANSWER_BYTES = 128 * 1024
 CHECK_SECONDS = 2.0
-# Requests that one connection may send before their answers; no known client sends a
-# second.
+# Number of requests that one connection may send before the first answer; no known client
+# sends more than one.
 PIPELINED = 4
-# key under which a connection's request keeps what cancels its answer
+# key of a request's state for the function that cancels its answer
 CANCEL = "sfq_cancel"
-# kept for files, threads and child processes
+# number of file descriptors that are kept for files, threads and child processes
 OTHER_FILES = 128
 _CREDENTIALS = struct.Struct("3i")
 
@@ -59,10 +59,11 @@ class Connections:
         self.most_in_all = files - OTHER_FILES
 
     def add(self, new: Connection) -> bool:
-        """Add a connection, or return that there are too many of all addresses.
+        """Add a connection; return ``False`` if there are too many.
 
-        If there are too many of its address, it replaces the oldest that waits for a
-        request, the first one if possible, so that unused connections shut nobody out.
+        If its address has too many connections, the new connection replaces the oldest that
+        has not sent its first request, or else the oldest that waits for a request, so that
+        unused connections shut nobody out.
         """
         if self.number >= self.most_in_all:
             return False
@@ -89,7 +90,7 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ends if its client takes too long, or opens too many."""
+    """A connection that ends if its client takes too long, or opens too many connections."""
 
     address = ""
     _opening: asyncio.Task[None] | None = None
@@ -111,13 +112,13 @@ class Connection(HttpToolsProtocol):
 
     @property
     def waits(self) -> bool:
-        """Whether no request is under way."""
+        """Whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def open(
         self, client: socket.socket, address: str, tls: ssl.SSLContext | None
     ) -> None:
-        """Begin, with the handshake if it has TLS, which counts as a connection."""
+        """Open the connection; a TLS handshake in progress also counts as a connection."""
         self.address = address
         if not self._limits.add(self):
             client.close()
@@ -147,8 +148,8 @@ class Connection(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        # A Unix socket has no client address; all its users without a credential would
-        # share their limits.
+        # A Unix socket has no client address; without one, all users without a credential
+        # would share their limits.
         self.client = self.client or (self.address, 0)
         self._waiting_since = self.loop.time()
         self.check()
@@ -158,7 +159,7 @@ class Connection(HttpToolsProtocol):
             self._timer.cancel()
         self._limits.remove(self)
         super().connection_lost(exc)
-        # uvicorn looks at the last one only, and would write the answer to the first
+        # uvicorn ends only the last request, and would write the answers to earlier ones
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -191,13 +192,13 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def resume_writing(self) -> None:
-        # a part of the answer was read, and the next one follows
+        # the client has read a part of the answer, and the next part follows
         if self._answer_until is not None:
             self._answer_until += PART_BYTES / ANSWER_BYTES
         super().resume_writing()
 
     def check(self) -> None:
-        """End the connection if its client takes too long, or look again later."""
+        """End the connection if its client takes too long, or check again later."""
         now = self.loop.time()
         if size := self.transport.get_write_buffer_size():
             self._waiting_since = now
@@ -215,9 +216,10 @@ class Connection(HttpToolsProtocol):
 class Server(uvicorn.Server):
     """Accepts a few connections in each turn of the event loop.
 
-    asyncio accepts all that wait, so that whoever connects fast enough stops the loop.
+    asyncio would accept all waiting connections, so a client that connects fast enough could
+    stop the loop.
 
-    :param connections: maximum per address, or per user of a Unix socket
+    :param connections: largest number per address, or per user of a Unix socket
     """
 
     def __init__(self, config: uvicorn.Config, connections: int) -> None:
@@ -243,7 +245,7 @@ class Server(uvicorn.Server):
         for _ in range(TAKEN_AT_ONCE):
             try:
                 client, address = listener.accept()
-            except OSError:  # none waits, or it has gone
+            except OSError:  # no client waits, or the client has gone
                 return
             if _has_gone(client):
                 client.close()
@@ -257,17 +259,16 @@ class Server(uvicorn.Server):
 
 
 def _has_gone(client: socket.socket) -> bool:
-    """Whether a client has closed its end, and so waits for no answer."""
+    """Return whether a client has closed its end, and so waits for no answer."""
     closed = select.poll()
     closed.register(client, select.POLLRDHUP)
     return bool(closed.poll(0))
 
 
 def _address(client: socket.socket, address: Sequence[str | int]) -> str:
-    """Return the address of the other end, or the number of its user.
+    """Return the client's address, or the uid of the user of a Unix socket.
 
-    :param address: address at which it was accepted; a client that has gone has none
-        any more
+    :param address: address from ``accept``, since a client that has gone no longer has one
     """
     if client.family != socket.AF_UNIX:
         return str(address[0])
@@ -278,6 +279,6 @@ def _address(client: socket.socket, address: Sequence[str | int]) -> str:
 
 
 def raise_limit() -> None:
-    """Allow this process as many open files as the system does."""
+    """Allow this process as many open files as the system's hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

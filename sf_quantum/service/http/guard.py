@@ -40,8 +40,7 @@ from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.http.connections import CANCEL
 from sf_quantum.service.http.traffic import Traffic
 
-# Size limit of a body from a sender without a valid credential, and of one that is not a
-# submission.
+# Size limit of a body from a sender without a valid credential, or that is not a submission.
 SMALL_BYTES = 64 * 1024
 _REQUEST_ID = "sfq.request_id"
 # values of Content-Encoding
@@ -56,7 +55,7 @@ LINGER_SECONDS = 2.0
 # Authentications per address: less than the pool of threads, and enough for thousands
 # per second.
 AUTHENTICATIONS_AT_ONCE = 2
-# bodies of one sender that are larger; others wait with their connections
+# number of larger bodies of one sender at the same time; further bodies wait unread
 LARGE_AT_ONCE = 4
 _STOPPED = Refused(
     503,
@@ -72,8 +71,8 @@ class Limits:
 
     :param body_bytes: largest size of a submission of jobs, also after decompression
     :param rate: requests per second in the long run; ``None`` sets no limit
-    :param burst: requests that may follow each other at once after a pause
-    :param at_once: requests under way, those that wait for a job included
+    :param burst: number of requests that may follow each other immediately after a pause
+    :param at_once: number of concurrent requests, including those that wait for a job
     """
 
     body_bytes: int = 64 * 1024 * 1024
@@ -83,7 +82,7 @@ class Limits:
 
 
 class Paths(Protocol):
-    """What the dialects say of the paths of requests."""
+    """Properties of the paths of requests, as the dialects define them."""
 
     def submission_bytes(self, path: str, configured: int) -> int | None:
         """Return the size limit of a submission; ``None`` for other requests."""
@@ -96,13 +95,13 @@ class Guard:
     """Authenticates each request and applies the limits, as ASGI middleware.
 
     Limits are per user, and per address for senders without a valid credential. So the
-    sender must be known before anything is counted, at the price of a request to
-    ``munged``: each address may have few of these under way at once, so that a flood of
-    invalid credentials delays its own address only. Limits per address alone would lock
-    out all users of a machine, or of a socket, for what one of them does.
+    sender must be identified before a limit applies, at the price of a request to
+    ``munged``. Each address may have only a few such requests at the same time, so that a
+    flood of invalid credentials delays only its own address. Limits per address alone would
+    let one user lock out all other users of a machine or a socket.
 
-    Routes find the sender with :func:`~sf_quantum.service.http.auth.get_sender`, and
-    decide what it may do.
+    Routes get the sender from :func:`~sf_quantum.service.http.auth.get_sender`, and decide
+    what the sender may do.
     """
 
     def __init__(
@@ -117,8 +116,8 @@ class Guard:
     ) -> None:
         """Make the middleware.
 
-        :param names: host names for which it answers; ``None``: any
-        :param refuse: writes a refusal as the dialect of its request does
+        :param names: host names for which the service answers; ``None``: any
+        :param refuse: writes a refusal in the dialect of its request
         :param answers: stores large answers until they are read
         :param paths: the dialects' paths; without them, no request is a submission
         """
@@ -137,7 +136,7 @@ class Guard:
         self.draining = False
 
     def configure(self, authenticate: Authenticate, limits: Limits) -> None:
-        """Apply these from the next request on."""
+        """Apply new authentication and limits from the next request on."""
         self._authenticate = authenticate
         self.limits = limits
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
@@ -155,9 +154,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            # the server leaves out the body: its own scope is not changed
+            # the server omits the body, since its own scope still has HEAD
             scope = {**scope, "method": "GET"}
-        # no secret: the system's generator would let other threads go first
+        # the id is not secret; the system's generator would let other threads run first
         status, began, id_ = 0, time.monotonic(), f"{random.getrandbits(64):016x}"
 
         async def answer(message: Message) -> None:
@@ -187,7 +186,7 @@ class Guard:
             # the client has gone, or uvicorn stops
             if not status and error.args != (CANCEL,):
                 await self._refuse(request, _STOPPED)(scope, receive, answer)
-        finally:  # an error of ours has been answered, too
+        finally:  # an internal error has also been answered
             seconds = time.monotonic() - began
             self.traffic.ended(request, id_, sender, name, status, seconds)
 
@@ -202,15 +201,15 @@ class Guard:
         return sender
 
     def _permit(self, request: Request) -> asyncio.Semaphore:
-        # a token is checked at once, and does not wait for munged
+        # a token is checked immediately, without waiting for munged
         key = f"{_address(request)} {MUNGE_HEADER in request.headers}"
         unused = asyncio.Semaphore(AUTHENTICATIONS_AT_ONCE)
         return self._authenticating.setdefault(key, unused)
 
     def _check_site(self, request: Request) -> None:
-        """Refuse what a web page of another site sends from its visitor's browser.
+        """Refuse requests that another site's web page sends from its visitor's browser.
 
-        Its name may resolve to this service's address (DNS rebinding).
+        The name of that site may resolve to this service's address (DNS rebinding).
         """
         if self._names is None:
             return
@@ -244,7 +243,7 @@ class Guard:
         self._under_way[name] += 1
         task = asyncio.current_task()
         if request.method == "GET" and task is not None:
-            # it changes nothing: if the client goes, nobody needs the answer
+            # a GET changes nothing: if the client disconnects, nobody needs the answer
             cancel = partial(task.cancel, CANCEL)
             request.scope.setdefault("state", {})[CANCEL] = cancel
         unused = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -264,10 +263,10 @@ class Guard:
             elif encoding != "identity" and not compressed:
                 expected = "gzip, deflate or none" if inflates else "gzip or none"
                 raise Refused(415, f"expected {expected}", "Content-Encoding")
-            # a compressed body is not text yet, and a large one takes long: its route
-            # checks it, beside the event loop
+            # a compressed body is not text yet, and a large body takes long: their routes
+            # check such bodies off the event loop
             if len(body) <= SMALL_BYTES and not compressed:
-                with suppress(ValueError):  # this is not JSON, which the route reports
+                with suppress(ValueError):  # the route reports a body that is not JSON
                     parsed(body)
             whole = Whole(send)
             receive = _replay(body, request.receive)
@@ -275,9 +274,9 @@ class Guard:
             try:
                 await self._app(request.scope, receive, whole.take)
             finally:
-                # the large bodies of the next requests need not wait for a slow client
+                # the next large bodies need not wait until a slow client has the answer
                 turn.end()
-                if whole.complete:  # as is an answer that tells of an error of ours
+                if whole.complete:  # also if the answer reports an internal error
                     await self._answers.send(name, whole, send)
         finally:
             turn.end()
@@ -286,7 +285,7 @@ class Guard:
                 del self._under_way[name]
 
     def most_bytes(self, request: Request, sender: Identity | AuthError) -> int:
-        """Return how many bytes a body may have, also after decompression."""
+        """Return the largest number of bytes of a body, also after decompression."""
         path, configured = request.scope["path"].rstrip("/"), self.limits.body_bytes
         most = None
         if self._paths is not None and not isinstance(sender, AuthError):
@@ -296,7 +295,7 @@ class Guard:
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn
     ) -> bytes:
-        """Read the whole body, which every route needs; a large one in its turn."""
+        """Read the whole body, which every route needs; a large body in its turn."""
         most = self.most_bytes(request, sender)
         length = content_length(request.headers.get("content-length"))
         body, chunks = bytearray(), request.stream()
@@ -318,7 +317,7 @@ class Guard:
                 detail = f"the body did not arrive within {BODY_SECONDS:g} s"
                 raise Refused(408, detail, headers={"Connection": "close"}) from error
         if "expect" not in request.headers:
-            # read on for a moment: a client that is still sending would miss the answer
+            # continue to read briefly: a client that is still sending would miss the answer
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_SECONDS):
                     async for _ in chunks:
@@ -330,7 +329,7 @@ class Guard:
 
 
 class _Turn:
-    """A turn among the large bodies of one sender, from its arrival to the answer."""
+    """A turn among the large bodies of one sender, from a body's arrival to the answer."""
 
     def __init__(self, semaphore: asyncio.Semaphore) -> None:
         self._semaphore = semaphore
@@ -362,11 +361,11 @@ async def check_connected(request: Request) -> None:
 def parsed(body: bytes | bytearray) -> JSON:
     """Parse a body, and refuse text that Python's json can parse but nothing else can encode.
 
-    It accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log or an
-    answer would fail on such text later, when it is too late to tell the sender.
+    Python's json accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log
+    or an answer would fail on such text later, when the sender can no longer be told.
 
-    :raises Refused: 422, also if a key stands twice, or it is nested too deeply
-    :raises ValueError: if it is not JSON
+    :raises Refused: 422, also if a key occurs twice, or the body is nested too deeply
+    :raises ValueError: if the body is not JSON
     """
     content, sound = None, b"\0" not in body
     try:
@@ -384,7 +383,7 @@ def parsed(body: bytes | bytearray) -> JSON:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Replay the body once; afterwards pass on the client's disconnection."""
+    """Return a receiver that replays the body once, then the client's disconnection."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def next_message() -> Message:
@@ -401,7 +400,7 @@ def _refusal(_: Request, error: Refused) -> Response:
 def _hostname(host: str | None) -> str | None:
     try:
         return urlsplit(f"//{host}").hostname
-    except ValueError:  # a wrong IPv6 address
+    except ValueError:  # an invalid IPv6 address
         return None
 
 

@@ -16,12 +16,12 @@ _GZIP_FORMAT = 31
 async def decompressed(
     body: bytes, most: int, at_once: int, turn: Callable[[], Awaitable[None]]
 ) -> bytes:
-    """Decompress a body, a large one in another thread.
+    """Decompress a body; a large body in another thread.
 
-    :param most: bytes of it afterwards
-    :param at_once: bytes of a small one
-    :param turn: waits for the turn of a large one
-    :raises Refused: 400 if it is not gzip's or not complete, 413 if it is too large
+    :param most: largest number of bytes of the decompressed body
+    :param at_once: largest number of bytes that are decompressed without a thread
+    :param turn: waits for the turn of a large body
+    :raises Refused: 400 if the body is not complete gzip, 413 if it is too large
     """
     decompressor = zlib.decompressobj(_GZIP_FORMAT)
     try:

@@ -1,6 +1,6 @@
-"""What the service logs, as text or as JSON.
+"""Formats of the service's log: text or JSON.
 
-A line is about an event, and has its data apart, as ``extra={"fields": {...}}``.
+A record is about one event, whose data is separate, as ``extra={"fields": {...}}``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.text import escaped
 
-# Longest message: others, such as a QPU's vendor, may have written a part of it.
+# Longest message: a part of it may come from others, such as a QPU's vendor.
 MAX_CHARACTERS = 4000
-# what needs no quotes in a line of text
+# values that need no quotes in a line of text
 _WORD = re.compile(r"[\w.@:/{}+-]+", re.ASCII)
 
 
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 class TextFormatter(logging.Formatter):
     """One line for people: time, level, logger and message, then ``key=value``.
 
-    Nothing that a user wrote can begin a line, or reach the terminal.
+    Text of users cannot begin a line, and its control characters do not reach the terminal.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -55,12 +55,12 @@ class TextFormatter(logging.Formatter):
 def configure(level: str, format_: str) -> None:
     """Log to standard error.
 
-    :param format_: text or json
+    :param format_: ``text`` or ``json``
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # warnings about single connections, with which any client could fill the log
+    # omit warnings about single connections, with which any client could fill the log
     logging.getLogger("uvicorn.error").addFilter(
         lambda record: record.levelno != logging.WARNING
     )

@@ -49,8 +49,8 @@ class Tokens:
     """Bearer tokens, which the tokens file lists by their hashes.
 
     The file is read again when it changes, so that tokens can be added and revoked
-    while the service runs. A file that cannot be read any more, or is empty, admits nobody;
-    :meth:`users` stay those of before.
+    while the service runs. If the file can no longer be read, or is empty, nobody is
+    admitted; :meth:`users` still returns the previous users.
 
     :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
     :param admins: users who are admins regardless of their entries
@@ -89,7 +89,7 @@ class Tokens:
         return self._problem
 
     async def users(self) -> frozenset[str]:
-        """Return the users who have a token, by the file as it could last be read."""
+        """Return the users who have a token, from the last file that could be read."""
         await self.problem()
         return frozenset(entry.user for entry in self._entries.values())
 
@@ -101,10 +101,10 @@ class Tokens:
         self._version = _version(self._path)
         try:
             self._entries = read_tokens(self._path)
-            # Until now, other requests would be checked by older entries
+            # Cleared last, so that no other request is checked with the old entries
             self._problem = None
         except InputError as error:
-            # a token that was taken back may be among those read before
+            # the previous entries may include a token that was revoked
             self._problem = f"the tokens cannot be read: {error}"
             logger.error(
                 "%s; nobody is admitted by a token until it can be read", error
@@ -153,9 +153,9 @@ def token_entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
 def digest(token: str) -> str:
     """Hash a token as the tokens file stores it.
 
-    256 random bits cannot be guessed, so the slow hash of a password is not needed. The
-    time of the lookup in a dictionary reveals nothing, since nobody can choose the
-    bytes of the digest without having the token.
+    256 random bits cannot be guessed, so a slow password hash is not needed. The time of
+    the lookup in a dictionary reveals nothing, since nobody can choose the bytes of the
+    digest without having the token.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -163,12 +163,12 @@ def digest(token: str) -> str:
 def read_tokens(path: Path) -> dict[str, TokenEntry]:
     """Read a tokens file.
 
-    :returns: its entries by the hashes of their tokens
+    :returns: the entries by the hashes of their tokens
     :raises InputError: if the file is missing, empty, invalid or accessible to others
     """
     content = yaml.read(path, "tokens")
     validation.check_private(path)
-    if content is None:  # an accident is more likely than the wish to revoke all tokens
+    if content is None:  # more likely an accident than the revocation of all tokens
         raise InputError(
             f"{path}: is empty; expected a list of tokens, [] if there is none"
         )
@@ -195,7 +195,7 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
 
 
 class _Version(NamedTuple):
-    """What differs once a file has been replaced or written."""
+    """Properties that change when a file is replaced or written."""
 
     inode: int
     modified_ns: int

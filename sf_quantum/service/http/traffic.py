@@ -1,4 +1,4 @@
-"""What is recorded of each request: a line in the log, and counts for the metrics."""
+"""Records each request: a line in the log, and counts for the metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sf_quantum.service.http.auth import (
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.queue.observations import Histogram
 
-# Log lines about requests without a valid credential, or beyond the limits, from all
-# senders together: whoever sends them must not fill the disk.
+# Limits on log lines about requests without a valid credential, or beyond the limits, from
+# all senders together, so that such requests cannot fill the disk.
 LINES_PER_SECOND, LINES_AT_ONCE = 1.0, 100
-# seconds; they include the time that a client asked the service to wait
+# bounds in seconds; durations include the time that a client asked the service to wait
 DURATIONS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
-# Label in place of a path that no route has, so that nobody can make up new ones.
+# Label for all paths without a route, so that no client can create new labels.
 OTHER = "other"
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Traffic:
         :param name: name of the sender
         :param status: 0 if the client went away before the answer
         """
-        # The path itself may contain the id of a lease, a secret
+        # The path itself may contain the id of a lease, which is secret
         route = getattr(request.scope.get("route"), "path", OTHER)
         method = request.method if request.method in METHODS else OTHER
         result = f"{status // 100}xx" if status else "none"
@@ -74,7 +74,7 @@ class Traffic:
             "status": status,
             "seconds": round(seconds, 6),
         }
-        # what needs no credential is not refused for lack of one
+        # a request that needs no credential is not refused if it has none
         if isinstance(sender, AuthError) and (failed or status == sender.status):
             fields["reason"] = str(sender.__cause__ or sender.detail)
         if isinstance(sender, AuthError) or status == 429:
