@@ -30,9 +30,10 @@ from sf_quantum.service.store.reports.operation import Operation
 from sf_quantum.service.store.reports.usage import used_by_leases
 from sf_quantum.service.store.reports.utilisation import Minute, UtilisationHistory
 
-# how long an answer is reused
+# time for which an answer is reused
 FRESH_SECONDS = 1.0
-# pending jobs listed, a user's own jobs listed beyond these, and jobs searched for them
+# numbers of pending jobs that are listed, of a user's own jobs that are listed beyond these,
+# and of jobs that are searched for the user's own
 LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
@@ -193,7 +194,7 @@ class CalibrationShown(Strict):
 
 
 class ActivityAnswer(Strict):
-    """What the page shows: everything to admins, to others their own and counts."""
+    """The content of the page: everything for admins; own jobs and counts for other users."""
 
     viewer: str | None = Field(description="The caller; null without a credential.")
     sees: Sees
@@ -211,13 +212,13 @@ class ActivityAnswer(Strict):
 
 
 class _Moment(NamedTuple):
-    """A time by the system's clock, and by the store's."""
+    """A moment by the system's clock and by the store's clock."""
 
     wall: float
     steady: float
 
     def by_wall(self, steady: float) -> float:
-        """Convert a time; rounded, so that it is the same in each answer."""
+        """Convert a time to the system's clock, rounded to be the same in each answer."""
         return steady + round(self.wall - self.steady, 1)
 
 
@@ -225,10 +226,10 @@ class _Moment(NamedTuple):
 class _Snapshot:
     """The state of the queue from which the answers for all viewers are made.
 
-    :param counts: the answer for viewers who see counts only
+    :param counts: the answer for viewers who only see counts
     :param running: the running job, if there is one
-    :param pending: the first jobs in the order they will run
-    :param farther: numbers of each user's first jobs behind these
+    :param pending: the first pending jobs, in the order they will run
+    :param farther: by user, numbers of the first jobs behind ``pending``
     :param labels: labels of the running and the pending jobs, by number
     """
 
@@ -243,12 +244,12 @@ class _Snapshot:
 class Activity:
     """Makes the answers for the page, in the event loop of the queue.
 
-    However many viewers there are, the store is read once a second, and once more for
-    each user among them; without viewers it is not read at all.
+    Regardless of the number of viewers, the store is read once a second, and once more for
+    each user among the viewers; without viewers, it is not read at all.
     """
 
     def __init__(self, queue: JobQueue, numbered: frozenset[str] = frozenset()) -> None:
-        """Make it.
+        """Make the activity of a queue.
 
         :param numbered: dialects whose users know jobs by number
         """
@@ -260,14 +261,14 @@ class Activity:
         self._answers: dict[Identity | None, asyncio.Task[bytes]] = {}
 
     async def answer(self, who: Identity | None) -> bytes:
-        """Return what a viewer may see, at most a second old.
+        """Return the answer for a viewer, at most a second old.
 
-        :param who: ``None`` for a viewer without a credential, who sees counts only
+        :param who: ``None`` for a viewer without a credential, who only sees counts
         """
         snapshot = self._fresh_snapshot()
         if who not in self._answers:
             self._answers[who] = asyncio.create_task(self._make(who, snapshot))
-        # a viewer who leaves must not cancel it for the others
+        # a viewer who leaves must not cancel the answer for other viewers
         return await asyncio.shield(self._answers[who])
 
     def _fresh_snapshot(self) -> asyncio.Task[_Snapshot]:
@@ -391,7 +392,7 @@ class Activity:
     def _read_for(
         self, who: Identity, snapshot: _Snapshot
     ) -> tuple[list[Job], list[Job]]:
-        """Read the user's jobs far back in the queue, and the latest that are over."""
+        """Read the user's jobs far back in the queue, and the latest ended jobs."""
         store, user = self._queue.store, None if who.admin else who.user
         numbers = [] if user is None else snapshot.farther.get(user, [])
         return store.jobs.by_number(numbers), store.jobs.last_ended(ENDED, user)
@@ -423,7 +424,7 @@ class Activity:
         )
 
     def _end(self, lease: Lease) -> float | None:
-        """Return when a lease ends unless it is used; to the minute, so that it stays."""
+        """Return when a lease ends unless it is used; to the minute, so it rarely changes."""
         ends = [lease.expires, self._queue.leases.idle_expires_at(lease)]
         times = [end for end in ends if end is not None]
         return min(times) // 60 * 60 if times else None
@@ -450,7 +451,7 @@ class _Rows:
     def shown(self, job: Job, forecast: Forecast | None) -> ShownJob:
         now, starts, started, ends = self.now, None, job.started, None
         if forecast is not None and job.state == "Running":
-            # true also if the system's clock was set since
+            # correct even if the system's clock was set since the start
             started = now.by_wall(job.started_steady or now.steady)
             ends = round(started + forecast.expected_run_seconds, 1)
         elif forecast is not None and forecast.eta_seconds is not None:
@@ -476,7 +477,7 @@ def _dump(answer: ActivityAnswer) -> bytes:
 def _pending(
     shown: _Rows, snapshot: _Snapshot, farther: list[tuple[Job, Forecast]]
 ) -> list[ShownJob | OtherJobs]:
-    """List the first pending jobs, and the viewer's own ones farther back."""
+    """List the first pending jobs, and the viewer's own jobs farther back."""
     rows = [shown.row(*pair) for pair in snapshot.pending]
     position = first = len(snapshot.running)
     position += len(rows)

@@ -1,8 +1,8 @@
 """The page ``GET /``, and the activity that it requests every other second.
 
-Its HTML, CSS and JavaScript are files beside this module, sent as they are. The page
-contacts no other host and shows what users wrote as text only; its
-Content-Security-Policy makes the browser enforce both.
+Its HTML, CSS and JavaScript are files next to this module, sent unchanged. The page
+contacts no other host and shows users' input only as text; its Content-Security-Policy
+makes the browser enforce both.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ router = APIRouter(responses=EVERYWHERE)
 async def activity(request: Request, if_none_match: KnownEtag = None) -> Response:
     """Show device, queue, leases, utilisation and calibration, at most a second old.
 
-    Without a credential jobs and leases are counts only; with one the caller's own are
-    shown, and to admins those of all users.
+    Without a credential, jobs and leases are only counted. With a credential, the caller's
+    own jobs and leases are shown; admins see those of all users.
     """
     who = None
     try:
         who = get_sender(request)
     except Unauthorized:
-        # no credential is needed, but one that is given must be valid
+        # no credential is needed, but a credential that is sent must be valid
         if any(name in request.headers for name in CREDENTIALS):
             raise
     activity: Activity = request.app.state.activity
