@@ -1,10 +1,10 @@
-"""What client, service and device say to each other: typed, and without I/O.
+"""The data that client, service and device exchange: typed, and without I/O.
 
-``tasks`` has the kinds of payload, results and states of jobs, ``descriptions`` what a QPU
-says of itself, ``calibrations`` what a vendor says of its calibration, ``bounds`` and
-``values`` what each field may be, ``leases`` the classes and times of leases,
-``usage_columns`` the columns of usage reports, ``solver_parameters`` those of annealers,
-``run_times`` those of emulated QPUs.
+``tasks`` has the kinds of payload, results and states of jobs, ``descriptions`` the
+properties of QPUs, ``calibrations`` the data of a calibration, ``bounds`` the sizes of
+answers, ``values`` the checks of single values, ``leases`` the classes and times of leases,
+``usage_columns`` the columns of usage reports, ``solver_parameters`` the parameters of
+annealers, ``run_times`` the run times of emulated QPUs.
 
 Imports: samplers.
 """

@@ -1,4 +1,4 @@
-"""What a vendor tells of a calibration, read once from its JSON."""
+"""A calibration as its vendor reports it, read once from the vendor's JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sf_quantum.files import JSON, mapping
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """A calibration, as far as its vendor tells of it.
+    """A calibration, as far as its vendor reports it.
 
-    :param id: empty if unknown
-    :param time: in ISO 8601; empty if unknown
-    :param values: by name; those that are not finite numbers are left out
+    :param id: id of the calibration; empty if unknown
+    :param time: time in ISO 8601; empty if unknown
+    :param values: values by name; values that are not finite numbers are left out
     """
 
     id: str = ""
@@ -27,14 +27,14 @@ class CalibrationData:
         finite = {
             name: float(value)
             for name, value in self.values.items()
-            # JSON does not know NaN, and other types are not floats
+            # JSON has no NaN, and other types are not floats
             if isinstance(value, int | float) and abs(value) <= sys.float_info.max
         }
         object.__setattr__(self, "values", finite)
 
     @classmethod
     def read(cls, content: JSON) -> CalibrationData | None:
-        """Read what a vendor tells; ``None`` if that is nothing."""
+        """Read a vendor's calibration; ``None`` if there is none."""
         if not isinstance(content, dict) or not content:
             return None
         values = cast("dict[str, float]", mapping(content.get("values")))
@@ -42,21 +42,21 @@ class CalibrationData:
         return cls(str(id_ or ""), str(time or ""), values)
 
     def completed(self, other: CalibrationData) -> CalibrationData:
-        """Return it, with the time and the values of another where it has none."""
+        """Return this calibration; time or values that it lacks are taken from another."""
         return CalibrationData(
             self.id, self.time or other.time, self.values or other.values
         )
 
     @property
     def seconds(self) -> float | None:
-        """Its time in seconds since the epoch; ``None`` if unknown or not ISO 8601."""
+        """The time in seconds since the epoch; ``None`` if unknown or not ISO 8601."""
         try:
             return datetime.fromisoformat(self.time).timestamp()
         except ValueError:
             return None
 
     def to_json(self) -> dict[str, JSON]:
-        """What the service tells of it."""
+        """Return the calibration as the service reports it."""
         time: dict[str, JSON] = {"time": self.time} if self.time else {}
         return {"id": self.id, **time, "values": {**self.values}}
 

@@ -16,8 +16,8 @@ from sf_quantum.protocol.tasks import Kind
 class Topology:
     """The working graph of an annealer or of a gate-based QPU.
 
-    :param kind: ``pegasus``, ``zephyr``, ``chimera``, ``square``, for example
-    :param shape: its parameters, in the vendor's notation
+    :param kind: kind of graph, such as ``pegasus``, ``zephyr``, ``chimera`` or ``square``
+    :param shape: parameters of the graph, in the vendor's notation
     :param labels: upper bound of the qubit numbers, some of which are unused
     :param couplers: sorted pairs of qubits, lower number first
     """
@@ -39,7 +39,7 @@ class Topology:
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def __hash__(self) -> int:
-        # A hash of all couplers would take a millisecond in each look into a cache.
+        # A hash of all couplers would take a millisecond in each cache look-up.
         return hash(self.id)
 
     def without(self, qubits: Collection[int]) -> Topology:
@@ -53,7 +53,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Timing:
-    """The run time of a job; a shot includes delays, but no read-out."""
+    """The run time of a job; the time of a shot includes delays, but not the read-out."""
 
     setup_seconds: float = 0.0
     shot_seconds: float = 0.0
@@ -68,19 +68,19 @@ class Timing:
 class Description:
     """A QPU as its vendor describes it now.
 
-    :param qubits: qubits in service, which bound a job's variables, qubits or modes; 0
-        if unknown
+    :param qubits: number of qubits in service, the limit of a job's variables, qubits or
+        modes; 0 if unknown
     :param out_of_service: numbers of the qubits out of service
-    :param shots: the most that one job may have, if limited
-    :param kinds: kinds of jobs that it takes
-    :param timing: ``None`` if unknown
-    :param calibration: as far as it is reported
-    :param specs: JSON text: of a neutral-atom device, Pulser's abstract representation; of
-        a photonic one, Perceval's specifications
+    :param shots: largest number of shots of a job, if limited
+    :param kinds: kinds of jobs that the QPU accepts
+    :param timing: run times; ``None`` if unknown
+    :param calibration: latest calibration, as far as it is reported
+    :param specs: JSON text: Pulser's abstract representation of a neutral-atom device, or
+        Perceval's specifications of a photonic device
     :param solver: properties of an annealer's solver except its graph, with SAPI's
-        names, if it takes the parameters that they list
-    :param native_gates: gates of circuits on the couplers of ``topology``, by their
-        names in OpenQASM; empty if any gate may be on any qubits
+        names, if the solver accepts the parameters that they list
+    :param native_gates: gates that circuits may have on the couplers of ``topology``, by
+        their names in OpenQASM; empty if any gate may act on any qubits
     """
 
     technology: str

@@ -1,4 +1,4 @@
-"""What clients and the service say to each other about leases."""
+"""The data about leases that clients and the service exchange."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sf_quantum.protocol.values import number
 
 #: header of a request under a lease: the lease's id
 LEASE_HEADER = "X-SFQ-Lease"
-#: the classes that users may ask for; the first runs first
+#: the classes that users may request; the first class runs first
 CLASSES = ("production", "test", "development")
 #: the highest priority of a lease within its class; the lowest is 0
 MAX_PRIORITY = 1000
-#: field of a request that is not granted since its latest start is too early
+#: field of a request, named in refusals because its latest start is too early
 LATEST_START = "latest_start"
-#: how a latest start is written
+#: description of the format of a latest start
 A_TIME = "a time with its zone, such as 2026-12-01T08:00:00+01:00"
 
 
@@ -32,16 +32,15 @@ class ReservedTime:
 
 @dataclass(frozen=True)
 class LeaseHints:
-    """What a user says of a lease beforehand, and its bounds; ``None``: nothing.
+    """A user's hints about a lease, and its bounds; ``None``: not stated.
 
-    :param expected_seconds: QPU seconds of all its jobs together
+    :param expected_seconds: total QPU seconds of its jobs
     :param pattern: ``qc-heavy``, ``cc-heavy`` or ``balanced``
-    :param latest_start: time by which it is granted, or else not at all, in seconds since
-        the epoch
-    :param priority: rank among the waiting requests of its class, the highest first
+    :param latest_start: latest time of the grant, in seconds since the epoch
+    :param priority: rank among the waiting requests of its class; the highest is first
     :param reservation: name of a reservation
     :param job_class: one of :data:`CLASSES`
-    :param max_qpu_seconds: bound on the QPU seconds of all jobs together
+    :param max_qpu_seconds: bound on the total QPU seconds of all jobs
     :param max_shots: bound on the shots of each job
     :param max_qubits: bound on the qubits of each job
     """
@@ -60,9 +59,9 @@ class LeaseHints:
     def read(
         cls, config: Mapping[str, JSON], latest_start: float | None = None
     ) -> LeaseHints:
-        """Read the hints in a StreamFlow file; a value of the wrong type is none.
+        """Read the hints in a StreamFlow file; a value of the wrong type is ignored.
 
-        :param latest_start: the file's, in seconds since the epoch
+        :param latest_start: latest start in the file, in seconds since the epoch
         """
         pattern, reservation = config.get("pattern"), config.get("reservation")
         return cls(
@@ -79,7 +78,7 @@ class LeaseHints:
             yield _KEYS.get(name, name), _made({name: value})
 
     def completed(self, others: LeaseHints) -> LeaseHints:
-        """Return these hints, with others for what they do not say."""
+        """Return these hints; hints that are not stated are taken from others."""
         return _made({**others._said, **self._said})
 
     def to_json(self) -> dict[str, JSON]:
@@ -96,7 +95,7 @@ def _made(values: Mapping[str, int | float | str]) -> LeaseHints:
     return make(**values)
 
 
-# Names that differ in a request to the service, and in a StreamFlow file.
+# Names of hints that differ in a request to the service, or in a StreamFlow file.
 _FIELDS = {"job_class": "class"}
 _KEYS = {"expected_seconds": "expectedSeconds", "latest_start": "latestStart"}
 

@@ -24,9 +24,9 @@ TIMINGS: Mapping[str, Timing] = {
     # time for an arbitrary register geometry"; Wennersteen et al. (2025): "the shot rate is on
     # the order of 1 Hz", imaging included. 1700 shots are the half hour of Viviani et al.
     "neutral-atom": Timing(120.0, 1.0, 0.0),
-    # The set-up, mostly heating phase shifters, is an assumption. A shot is one photon's, of
-    # which Perceval assumes that 6 % arrive where a QPU tells nothing (DEFAULT_TRANSMITTANCE
-    # in its remote_processor.py); pulses at 80 MHz, the usual rate of the lasers that excite
-    # such sources.
+    # The set-up, mostly heating phase shifters, is an assumption. A shot is one detected
+    # photon. Perceval assumes that 6 % of the photons arrive if a QPU reports nothing else
+    # (DEFAULT_TRANSMITTANCE in its remote_processor.py). Pulses come at 80 MHz, the usual rate
+    # of the lasers that excite such sources.
     "photonic": Timing(0.1, 12.5e-9 / 0.06, 0.0),
 }

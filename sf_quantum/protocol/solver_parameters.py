@@ -1,7 +1,8 @@
-"""The parameters of an annealer's solver: kept with a problem, checked for its vendor.
+"""The parameters of an annealer's solver: stored with a problem, checked for its vendor.
 
-Names are SAPI's, and so are the properties: ``parameters`` has those of the solver, and
-``<name>_range`` the least and the largest value of one. Others the vendor checks itself.
+Parameters and properties have SAPI's names: the property ``parameters`` lists the solver's
+parameters, and ``<name>_range`` has the least and the largest value of a parameter. The
+vendor itself checks all other parameters.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
 
 
 def given(bqm: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the parameters that are kept with a serialized BQM."""
+    """Return the parameters that are stored with a serialized BQM."""
     return {**mapping(mapping(bqm.get("info")).get(KEY))}
 
 
 def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:
-    """Refuse what the solver certainly does not take, before anything is sent.
+    """Refuse parameters that the solver certainly does not accept, before they are sent.
 
-    :raises FieldError: if the solver does not take a parameter; the error names it
+    :raises FieldError: if the solver does not accept a parameter; the error names it
     """
     accepted = mapping(properties.get("parameters"))
     for name in parameters:
@@ -47,7 +48,7 @@ def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> Non
 def check_ranges(
     parameters: Mapping[str, JSON], properties: Mapping[str, JSON]
 ) -> None:
-    """Check numbers against the solver's ranges; its defaults apply to what is not given.
+    """Check numbers against the solver's ranges; its defaults replace missing parameters.
 
     :raises FieldError: if a number is out of range; the error names the parameter
     """
@@ -78,7 +79,7 @@ def check_ranges(
 
 
 def duration(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> float:
-    """Return the time of the annealing of a read, in microseconds."""
+    """Return the annealing time of a read, in microseconds."""
     match parameters.get("anneal_schedule"):
         case [*_, [int() | float() as last, *_]]:
             return last

@@ -1,7 +1,7 @@
-"""Jobs at a QPU whose vendor's API has jobs: what is submitted, how it goes, how it ends.
+"""Jobs at a QPU whose vendor's API has jobs: submissions, progress and outcomes.
 
-Shared by the clients of QPUs, which drive their vendor's API, and by the QPU service,
-whose queue drives any device in these terms.
+The clients of QPUs use these types to drive their vendor's API, and the queue of the QPU
+service to drive any device.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sf_quantum.protocol.bounds import ANSWER_BYTES, RESULT_BYTES
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.protocol.values import Amount, number
 
-# QRMI's words
+# the states have QRMI's names
 State: TypeAlias = Literal["Queued", "Running", "Completed", "Failed", "Cancelled"]
 # a serialized BQM, a sequence in Pulser's abstract representation, OpenQASM 3, an
 # experiment of linear optics
@@ -27,18 +27,17 @@ Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
-# Size of a shot in a result beside its values: energy, number, text around them.
+# Size of a shot in a result without its values: energy, number, text around them.
 SHOT_BYTES = 1024
 
 
 class NotAccepted(QpuError):
-    """A submission that certainly has made no job: the vendor is busy or closed.
+    """A submission that certainly has made no job, for example as the vendor is busy.
 
     After any other :class:`~sf_quantum.errors.QpuError` of a submission, there may be a
     job.
 
-    :param retry_seconds: time after which the vendor asks for another attempt, if it
-        does
+    :param retry_seconds: time after which the vendor asks for another attempt, if stated
     """
 
     def __init__(self, message: str, retry_seconds: float | None = None) -> None:
@@ -47,13 +46,13 @@ class NotAccepted(QpuError):
 
 
 class LeaseLost(NotAccepted):
-    """The vendor has ended the lease of a request, which has done nothing."""
+    """The vendor has ended the lease of a request; the request had no effect."""
 
 
 class UnknownJob(QpuError):
     """The vendor does not know, or no longer knows, a job that it has accepted.
 
-    :param lease_lost: whether the vendor has ended its lease
+    :param lease_lost: whether the vendor has ended the job's lease
     """
 
     def __init__(self, message: str, *, lease_lost: bool = False) -> None:
@@ -62,9 +61,9 @@ class UnknownJob(QpuError):
 
 
 class WrongAnswer(QpuError):
-    """The vendor answers what cannot be read.
+    """The vendor's answer cannot be read.
 
-    :param answer: what it has sent, for the operator of a service
+    :param answer: the answer as received, for the operator of a service
     """
 
     def __init__(self, message: str, answer: str) -> None:
@@ -73,7 +72,7 @@ class WrongAnswer(QpuError):
 
 
 def shots_of(parameters: JobParameters) -> int:
-    """Return the shots of a job, ``num_reads``, which are 1 by default."""
+    """Return the number of shots of a job, ``num_reads``; 1 by default."""
     return parameters.get("num_reads") or 1
 
 
@@ -81,7 +80,7 @@ def shots_of(parameters: JobParameters) -> int:
 class Task:
     """One attempt at a job, or at a slice of its shots.
 
-    :param tag: unique id of this submission, for vendors who keep one: at most 60
+    :param tag: unique id of this submission, for vendors who store tags: at most 60
         letters, digits and hyphens
     :param payload: JSON text: an object for a problem or an experiment, a list of objects
         for several problems, else a string
@@ -89,8 +88,8 @@ class Task:
     :param number: number of the job in its queue
     :param attempt: number of the attempt at the job, from 1
     :param part: number of the slice, from 0
-    :param reservation: one of the vendor's within which it runs, if not that of its lease at
-        the vendor
+    :param reservation: name of a vendor's reservation in which the task runs; ``None``: that
+        of its lease at the vendor, if any
     """
 
     tag: str
@@ -108,7 +107,7 @@ class Task:
 
     @property
     def result_bytes(self) -> int:
-        """Largest size of its result, as JSON text: more is not read of an answer.
+        """Largest size of the result as JSON text, and limit on the bytes that are read.
 
         A shot names each variable, atom or mode of the payload at most once.
         """
@@ -120,10 +119,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """How a job is going.
+    """The progress of a job.
 
     :param position: number of jobs ahead of a queued job at the vendor, if reported
-    :param eta_seconds: seconds until it starts, if reported
+    :param eta_seconds: seconds until the job starts, if reported
     """
 
     state: State
@@ -133,17 +132,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class LeaseJob:
-    """A QPU job of a lease, for the run's journal; what is not known of it is ``None``.
+    """A QPU job of a lease, for the run's journal; unknown values are ``None``.
 
     Moments are in seconds since the epoch.
 
-    :param queued_seconds: from its submission to its last start
+    :param queued_seconds: seconds from its submission to its last start
     :param seconds: elapsed time on the QPU
-    :param eta_seconds: seconds until it starts; infinite while the QPU cannot say when
-    :param attempt: how many times it was started
+    :param eta_seconds: seconds until it starts; infinite while the QPU cannot predict it
+    :param attempt: number of times that it was started
     :param lost_qpu_seconds: QPU time of the attempts that were interrupted
     :param found: whether it is older than the lease
-    :param charged: whether its use is charged to the lease, and not to an earlier one
+    :param charged: whether its use is charged to the lease, and not to an earlier lease
     """
 
     id: str | None = None
@@ -195,15 +194,15 @@ class Result:
 class Outcome:
     """How a job ended.
 
-    :param result: ``None`` unless it completed
-    :param failure: why it failed; ``None`` if it completed or was cancelled
-    :param qpu_seconds: QPU time as the vendor bills it, also of a part of a job that was
-        cancelled or failed; ``None`` if the vendor does not tell
-    :param seconds: elapsed time on the QPU; ``None`` if the vendor does not tell
-    :param calibration: the one that it ran under, if told
-    :param note: what the vendor says of how it ended, if anything
-    :param lost: why the vendor has ended it, if that was no fault of the job, which may be
-        submitted again; it has no result then
+    :param result: result of the job; ``None`` unless it completed
+    :param failure: reason why it failed; ``None`` if it completed or was cancelled
+    :param qpu_seconds: QPU time that the vendor bills, even if the job was cancelled or
+        failed; ``None`` if not reported
+    :param seconds: elapsed time on the QPU; ``None`` if not reported
+    :param calibration: calibration under which it ran, if reported
+    :param note: the vendor's message about its end, if any
+    :param lost: reason why the vendor ended it through no fault of the job, which then has
+        no result and may be submitted again; else ``None``
     """
 
     result: Result | None = None

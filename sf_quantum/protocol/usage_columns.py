@@ -1,6 +1,6 @@
-"""Reports of QPU usage: what identifies their rows, and the sums of each row.
+"""Reports of QPU usage: the columns that identify a row, and the sums of each row.
 
-Another sum is a field of :class:`UsageSums` here, and an expression in the service's store.
+Each sum is a field of :class:`UsageSums`, and an expression in the service's store.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def _describe(schema: dict[str, JSON], class_: type) -> None:
 
 
 def _about(text: str) -> dict[str, str]:
-    """Return the metadata of a field, which the service's OpenAPI document has."""
+    """Return the metadata of a field, with its description in the OpenAPI document."""
     return {"description": text}
 
 
 @dataclass(frozen=True)
 class UsageSums:
-    """Jobs that are over, and their times in seconds."""
+    """Jobs that have ended, and their times in seconds."""
 
     # Pydantic reads this for the service's OpenAPI document.
     __pydantic_config__: ClassVar[Mapping[str, object]] = {
@@ -100,7 +100,7 @@ class UsageSums:
 class UsageRow(UsageSums):
     """The sums of one user, project, month, lease, Slurm job or account, or workflow step.
 
-    Columns that do not identify the rows are null, and so are values that jobs lack.
+    Columns that do not identify the rows are null, as are columns that the jobs do not have.
     """
 
     month: str | None = field(

@@ -10,29 +10,29 @@ from sf_quantum.text import shortened
 
 
 def number(value: JSON) -> float | None:
-    """Read a time, a count or a price that a vendor tells.
+    """Read a time, a count or a price that a vendor reports.
 
-    :returns: ``None`` if it is none: no number, negative, not finite (as JSON's ``NaN``)
-        or absurdly large
+    :returns: the value; ``None`` if it is not a number, negative, not finite (as JSON's
+        ``NaN``) or absurdly large
     """
     return value if is_number(value) and value >= 0 else None
 
 
 def count(value: JSON) -> int | None:
-    """As :func:`number`, of a whole number."""
+    """Read a whole number that a vendor reports, as :func:`number` does."""
     return value if isinstance(value, int) and number(value) is not None else None
 
 
-#: fields of answers, whose other values are worth reading if these cannot be
+#: types of fields without which the rest of an answer is still worth reading
 Amount: TypeAlias = Annotated[float | None, number]
 Count: TypeAlias = Annotated[int | None, count]
 Size: TypeAlias = Annotated[int, lambda value: count(value) or 0]
 
 
 def counter(value: JSON) -> dict[str, int]:
-    """Read how often each bit string was read.
+    """Read the counts of bit strings.
 
-    :raises ValueError: if these are no such counts
+    :raises ValueError: if the value does not have such counts
     """
     if not isinstance(value, dict):
         raise ValueError("no counts")
@@ -46,10 +46,10 @@ def counter(value: JSON) -> dict[str, int]:
 def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     """Read the counts of a job's circuits, in the order of the circuits.
 
-    :param who: the QPU, in error messages
+    :param who: name of the QPU, for error messages
     :param text: JSON text of the result
     :param circuits: number of circuits in the job
-    :raises QpuError: if there is not one valid count for each circuit
+    :raises QpuError: if there are not valid counts for each circuit
     """
     try:
         content = mapping(parse_json(text))
@@ -63,15 +63,16 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
 
 
 def check_about(who: str, named: JSON, asked: str) -> None:
-    """Check that an answer is about the job, or the submission, that was asked about.
+    """Check that an answer is about the requested job or submission.
 
-    A cache, a proxy or the vendor may mix up answers; another job's result, of the same
-    shape, could not be told from the job's own.
+    A cache, a proxy or the vendor may mix up answers, and another job's result of the same
+    shape could not be distinguished from the job's own.
 
     :param who: name of the QPU or its service
-    :param named: id of the job, or the tag of its submission, in the answer; an answer
-        without it is about what was asked
-    :raises QpuError: if it is another one
+    :param named: id of the job, or tag of its submission, in the answer; an answer without
+        it is accepted
+    :param asked: id or tag in the request
+    :raises QpuError: if the answer is about another job
     """
     if named not in (None, asked):
         other = shortened(str(named), 80)
