@@ -36,7 +36,7 @@ from sf_quantum.version import __version__
 class Service:
     """The service without a server: :attr:`guard` is its ASGI application.
 
-    The queue and the telemetry are started and stopped with it.
+    The application starts and stops the queue and the telemetry.
     """
 
     queue: JobQueue
@@ -60,8 +60,9 @@ def build(
 
     :param authenticate: identifies the sender of a request, or refuses it
     :param public_metrics: whether ``/metrics`` needs no credential
-    :param names: host names for which it answers; ``None``: any
-    :param dialects: names of the dialects beside ``/v1``; ``None``: all that are installed
+    :param names: host names for which the service answers; ``None``: any
+    :param dialects: names of the dialects in addition to ``/v1``; ``None``: all installed
+        dialects
     """
     queue = JobQueue(store, device, settings)
     telemetry = Telemetry(queue, public_metrics=public_metrics)
@@ -72,8 +73,8 @@ def build(
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
         lifespan=partial(_lifespan, spoken),
-        # The routes are passed unchanged: include_router() makes them anew at the first
-        # request.
+        # The routes are passed unchanged: include_router() would make them anew at the
+        # first request.
         routes=[*spoken.routes, *(r for router in routers for r in router.routes)],
         # these pages would load scripts from elsewhere
         docs_url=None,
@@ -137,7 +138,7 @@ def _refused(error: Exception) -> Refused:
             if first["type"] == "json_invalid":
                 return Refused(422, "the body is not JSON")
             if first["loc"] == ("body",) and isinstance(error.body, bytes):
-                # FastAPI parses no body of another type
+                # FastAPI does not parse a body of another type
                 return Refused(422, "send Content-Type: application/json")
             # the first wrong field, without its value, which may be large or NaN
             path = [str(part) for part in first["loc"] if part not in ("body", "query")]

@@ -34,9 +34,9 @@ from sf_quantum.validation import ValidationErrors, validated
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:
-    """Check a configuration, with the files that it names as this user can read them.
+    """Check a configuration, and the files that it names with the rights of this user.
 
-    :param path: see :func:`sf_quantum.service.config.load`, as are the others
+    :param path: see :func:`sf_quantum.service.config.load`, also for the other parameters
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: if the configuration has faults; it lists them all, each
         with its key or option
@@ -49,7 +49,7 @@ def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> No
         config = validated(Configuration, content, name)
     except ValidationErrors as error:
         lines = error.lines
-        # the other sections can still be checked
+        # the valid sections can still be checked
         wrong = {key[0] for key in error.keys}
         sound = {key: value for key, value in content.items() if key not in wrong}
         config = validated(Configuration, sound, name)
@@ -73,7 +73,7 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
         yield key, None, str(error)
     else:
         for index, user in enumerate(config.auth.admins):
-            # An admin needs a token only in this mode; with MUNGE, an account suffices.
+            # An admin needs a token only in mode token; with MUNGE, an account suffices.
             if config.auth.mode == "token" and user not in users:
                 why = f"has no token in {path} (sfq token {user} --tokens {path})"
                 yield ("auth", "admins", index), user, why
@@ -111,7 +111,7 @@ def _state(config: Configuration) -> Iterator[Finding]:
         return
     try:
         folder = path if exists(path) else path.absolute().parent
-    except OSError as error:  # a folder above it is another user's
+    except OSError as error:  # a folder above the state folder is another user's
         yield ("state",), str(path), f"cannot be read: {(error.strerror or '').lower()}"
         return
     if not folder.is_dir():
@@ -125,7 +125,7 @@ def _state(config: Configuration) -> Iterator[Finding]:
 
 
 def _lost(path: Path) -> str | None:
-    # root checks for the service's user
+    # root checks on behalf of the service's user
     try:
         check_state(path, owner=None if os.geteuid() else path.stat().st_uid)
     except InputError as error:
@@ -134,7 +134,7 @@ def _lost(path: Path) -> str | None:
 
 
 def _unreadable(database: Path) -> str | None:
-    # the file's header: a connection would make files beside it
+    # reads the file's header, since a connection would make files next to the database
     # (https://www.sqlite.org/fileformat.html)
     try:
         with database.open("rb") as file:
@@ -203,7 +203,7 @@ def _classes(config: Configuration) -> Iterator[Finding]:
 
 
 def _one_user(config: Configuration) -> Iterator[Finding]:
-    """Yield what is to keep users from something, where all requests are of one admin."""
+    """Yield settings that restrict users, but have no effect if every sender is an admin."""
     if config.auth.mode != "none":
         return
     why = "has no effect: with auth.mode none, all requests are of one user, an admin"
@@ -228,8 +228,8 @@ _CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
     _classes,
     _one_user,
 )
-# sections that a check reads beside that of the key it names: if they are wrong, its
-# findings would be about defaults
+# sections that a check reads in addition to the section of the key that it names: if these
+# are wrong, the findings would be about defaults
 _READ: Mapping[Callable[[Configuration], Iterator[Finding]], set[str]] = {
     conflicts_of: {"listen", "auth"},
     policy_conflicts: {"shares", "policy"},

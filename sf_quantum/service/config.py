@@ -70,14 +70,15 @@ class Listen(Section):
     """The address that the service listens on.
 
     :param socket: path of a Unix socket, instead of host and port; without
-        authentication only its owner can connect
-    :param host: address to listen on; one that other machines reach needs TLS and
-        authentication
-    :param port: TCP port; 0 selects a free one
+        authentication, only its owner can connect
+    :param host: address to listen on; an address that other machines can reach needs TLS
+        and authentication
+    :param port: TCP port; 0 selects a free port
     :param certificate: TLS certificate with its chain, PEM
     :param key: private key of the certificate, PEM; must not be readable by others
-    :param names: host names for which it answers, besides ``localhost`` and ``host``; only
-        without authentication on TCP, where any page that a browser shows could connect
+    :param names: host names for which the service answers, in addition to ``localhost`` and
+        ``host``; checked only without authentication on TCP, where any page in a browser
+        could connect
     """
 
     socket: File | None = None
@@ -98,11 +99,11 @@ class Listen(Section):
 class Auth(Section):
     """How users are authenticated.
 
-    :param mode: ``none``: all requests are of one user; ``token``: bearer tokens;
+    :param mode: ``none``: all requests are from one user; ``token``: bearer tokens;
         ``munge``: MUNGE credentials
-    :param tokens: the tokens file that ``sfq token`` writes; required by mode ``token``,
+    :param tokens: tokens file that ``sfq token`` writes; required by mode ``token``,
         optional with ``munge`` for clients without MUNGE
-    :param munge: path of munged's socket; ``None`` is the default path
+    :param munge: path of munged's socket; ``None``: the default path
     :param admins: names or uids of users who see and cancel all jobs and operate the device;
         with MUNGE also root
     """
@@ -134,15 +135,15 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
     return core_schema.no_info_plain_validator_function(_policy)
 
 
-# keys of an emulated device that a twin has from the device for which it stands
+# keys of an emulated device whose values a twin takes from its original
 ORIGINALS = {"technology", "qubits", "shots", "out_of_service", "topology"}
 
 
 class OwnDevice(Section):
     """The configuration of a twin, or of a site's own device.
 
-    :param type: name of the entry point in the group ``sf_quantum.devices``; the other
-        keys are the device's
+    :param type: name of the entry point in the group ``sf_quantum.devices``; the device
+        defines the other keys
     """
 
     model_config = ConfigDict(extra="allow")
@@ -157,7 +158,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
 
 
 def _device(content: JSON | Section) -> JSON | Section:
-    """Validate the section by the model of its type."""
+    """Validate the section with the model of its type."""
     if isinstance(content, Section):
         return content
     content = empty_mapping(content)
@@ -175,11 +176,11 @@ DeviceChoice: TypeAlias = DeviceSettings | QpuSettings | OwnDevice
 def make_device(settings: DeviceChoice) -> Device:
     """Make the device of a configuration.
 
-    :raises InputError: if it cannot be made of its keys
+    :raises InputError: if the device cannot be made from its keys
     """
     if isinstance(settings, DeviceSettings):
         if settings.technology == PHOTONIC and (problem := photonic.lack()):
-            raise InputError(problem)  # it would refuse all jobs
+            raise InputError(problem)  # the device would refuse all jobs
         return EmulatedDevice(**dict(settings))
     if isinstance(settings, QpuSettings):
         return QpuDevice(settings)
@@ -199,12 +200,12 @@ def _dialects(names: list[str] | None) -> list[str] | None:
 class ProcessSettings(Section):
     """The service's address, its state directory, its users, device and dialects.
 
-    :param state: directory of jobs, results and leases; without it they are kept in
-        memory only
-    :param device: the device that the service drives
-    :param dialects: the APIs that it speaks beside its own, such as ``[sapi, iqm]``, by the
-        names of their entry points in the group ``sf_quantum.dialects``; null: all that are
-        installed
+    :param state: directory of jobs, results and leases; without it, they are lost when the
+        service ends
+    :param device: device that the service drives
+    :param dialects: APIs in addition to the service's own, such as ``[sapi, iqm]``, by the
+        names of their entry points in the group ``sf_quantum.dialects``; null: all installed
+        dialects
     """
 
     listen: Listen = Listen()
@@ -219,7 +220,7 @@ class Configuration(ServiceSettings, ProcessSettings):
 
     :param policy: the scheduling policy: its name, or a mapping with its ``type`` and
         options
-    :param drain_seconds: time that the running job has to end after SIGTERM
+    :param drain_seconds: time for the running job to finish after SIGTERM
     """
 
     policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
@@ -229,14 +230,14 @@ class Configuration(ServiceSettings, ProcessSettings):
     def public_metrics(self) -> bool:
         """Whether ``/metrics`` needs no credential.
 
-        By default it needs none if only this machine can reach the service.
+        By default, no credential is needed if only this machine can reach the service.
         """
         public = self.metrics.public
         return not self.listen.public if public is None else public
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The host names for which it answers; ``None`` if these are not checked."""
+        """The host names for which the service answers; ``None`` if names are not checked."""
         if self.auth.mode != "none" or self.listen.socket is not None:
             return None
         loopback = ("localhost", "127.0.0.1", "::1")
@@ -245,7 +246,7 @@ class Configuration(ServiceSettings, ProcessSettings):
     def request_limits(self) -> Limits:
         """Return the limits of one user's requests.
 
-        Without authentication the rate is not limited.
+        Without authentication, the rate is not limited.
         """
         user, body_bytes = self.limits, int(self.limits.body_mib * 2**20)
         if self.auth.mode == "none":
@@ -260,8 +261,8 @@ def load(
     """Read and validate the configuration.
 
     :param path: the file; ``None`` uses the defaults
-    :param values: values that override those of the file, by key
-    :param flags: command-line options of these values, for error messages, by key
+    :param values: values that override the values in the file, by key
+    :param flags: command-line options of these values by key, for error messages
     :raises InputError: if there is no such file, or it is not YAML
     :raises ValidationErrors: if the configuration is invalid; it lists all errors, each
         with its key or option
@@ -280,9 +281,9 @@ def read(
 ) -> dict[str, JSON]:
     """Read the configuration without validating it.
 
-    :param values: see :func:`load`, as are flags
-    :raises InputError: if there is no such file, or it is not YAML, or an option is not
-        for its device
+    :param values: see :func:`load`, also for ``flags``
+    :raises InputError: if there is no such file, it is not YAML, or an option does not
+        apply to the device
     """
     content = empty_mapping(None if path is None else yaml.read(path, "configuration"))
     if not isinstance(content, dict):
@@ -298,7 +299,7 @@ def read(
 
 
 def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
-    """Tell why a key of the emulated device is not for one of another type."""
+    """Return why a key of the emulated device does not apply to a device of another type."""
     if type_ == "emulated" or key == "name":
         return None
     if type_ != "twin":
@@ -307,7 +308,7 @@ def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
 
 
 def naming(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> Naming:
-    """Return how messages name a key and its value: by the file, or by the option."""
+    """Return a function that names a key and its value in messages, by file or by option."""
 
     def name(key: KeyPath, value: JSON) -> str:
         suffix = f" {value}" if isinstance(value, str | int | float) else ""
@@ -332,7 +333,7 @@ def _override(content: dict[str, JSON], path: KeyPath, value: JSON) -> None:
 
 
 def conflicts_of(config: Configuration) -> Iterator[Finding]:
-    """Yield the errors that involve several keys of address and authentication."""
+    """Yield errors that involve several keys of address and authentication."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):
@@ -366,7 +367,7 @@ def _conflicts_of_modes(auth: Auth) -> Iterator[Finding]:
 
 
 def policy_conflicts(config: Configuration) -> Iterator[Finding]:
-    """Yield the errors that involve the policy and another key."""
+    """Yield errors that involve the policy and another key."""
     if config.shares != Shares() and not policies.load(config.policy.type).uses_shares:
         message = f"policy {config.policy.type} uses no shares; fair-share does"
         yield ("shares",), None, message

@@ -1,11 +1,11 @@
-"""What a service takes from its configuration while it runs, and what needs a start."""
+"""Which changes of its configuration a running service applies, and which need a restart."""
 
 from __future__ import annotations
 
 from sf_quantum.service.config import Configuration
 from sf_quantum.validation import Section
 
-# the users, their rights and their limits
+# sections about the users, their rights and their limits
 _RELOADED = {
     "auth",
     "shares",
@@ -20,9 +20,9 @@ _FILES = ("certificate", "key")
 
 
 def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[str]]:
-    """Take from a new configuration what can change while the service runs.
+    """Merge the keys of a new configuration that can change while the service runs.
 
-    :returns: the configuration to run with, and the changed keys that need a start
+    :returns: the configuration to run with, and the changed keys that need a restart
     """
     fixed = sorted(Configuration.model_fields.keys() - _RELOADED - {"listen"})
     update = {key: getattr(old, key) for key in fixed}
@@ -45,7 +45,7 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
         elif ours != theirs:
             kept.append(f"listen.{key}")
     if new.auth.mode != old.auth.mode:
-        # who may connect to the socket depends on it
+        # the permissions of the socket depend on the mode
         update["auth"] = old.auth
         kept.append("auth.mode")
     return new.model_copy(update=update), kept

@@ -1,7 +1,7 @@
 """``GET /metrics`` for Prometheus, with names and units by its conventions.
 
-Everything is counted as it happens, or held in memory: a scrape reads no file, however
-many jobs there are. No metric names a user, and no request can make a new label.
+All values are counted as events happen, or are in memory: a scrape does not read jobs from
+disk, regardless of their number. No metric names a user, and no request can make a new label.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class QpuCollector(Collector):
         store = self._queue.store
         failed = store.last_failed_write
         yield _gauge("sfq_state_last_failed_write_timestamp_seconds", failed)
-        with suppress(OSError):  # the folder is gone
+        with suppress(OSError):  # the folder no longer exists
             use = DiskUse.of(store.path)
             yield _gauge("sfq_state_free_bytes", use.free_bytes)
             yield _gauge("sfq_state_database_bytes", use.database_bytes)
@@ -186,7 +186,7 @@ class QpuCollector(Collector):
     },
 )
 async def metrics(request: Request) -> Response:
-    """Show all metrics; the configuration decides whether this needs a credential."""
+    """Show all metrics; the configuration defines whether a credential is needed."""
     state = request.app.state
     if not state.telemetry.public_metrics:
         who = get_sender(request)

@@ -41,10 +41,10 @@ from sf_quantum.validation import check_private
 
 # Time for answering open requests when the service stops.
 STOP_SECONDS = 1
-# Time for a device's vendor to take its lease back.
+# Time for releasing the lease of a device at its vendor.
 CLOSE_SECONDS = 5
 SWITCH_SECONDS = 5e-4
-# glibc's number of the option (malloc.h), and a size from which on a block is mapped alone.
+# glibc's number of the option (malloc.h), and the size from which a block is mapped alone.
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1024 * 1024
 logger = logging.getLogger(__name__)
 
@@ -59,22 +59,22 @@ def serve(
 ) -> None:
     """Run the service until it is stopped.
 
-    :param device: device of the configuration; it is closed in the end
-    :param ready: called with the service's URL once it answers there
-    :param load: reads the configuration again after SIGHUP; by default nothing does
-    :param until_eof: stop when standard input closes, and leave nothing behind
-    :raises InputError: if it cannot listen there, or another service does
-    :raises QuantumError: if the queue breaks while it runs
+    :param device: device of the configuration; closed at the end
+    :param ready: called with the service's URL once the service answers there
+    :param load: reads the configuration again after SIGHUP; by default, it is not reloaded
+    :param until_eof: stop when standard input closes, and leave no files behind
+    :raises InputError: if the service cannot listen at its address, or another service does
+    :raises QuantumError: if the queue breaks while the service runs
     """
     authenticate = _authenticate(config.auth)
     check_certificate(config.listen)
     raise_limit()
     give_memory_back()
-    # with the default of 5 ms, each event would wait that long for a thread that computes
+    # with the default of 5 ms, each event would wait 5 ms for a thread that computes
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
         if config.listen.socket is None:
-            # The port is taken before a state folder is made for nothing.
+            # The port is taken first: if it is in use, no state folder is made.
             listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
         stack.callback(_close, device)
@@ -97,8 +97,8 @@ def serve(
             dialects=config.dialects,
         )
         server = _Server(service, config, lambda: ready(url), load)
-        # these objects stay: each collection would take some 50 ms to search them, while
-        # all requests wait
+        # excludes the present objects, which stay, from garbage collection: each collection
+        # would search them for some 50 ms while all requests wait
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
             runner.run(server.serve_until_stopped(listener, until_eof))
@@ -107,17 +107,17 @@ def serve(
 
 
 def give_memory_back() -> None:
-    """Let freed blocks of a megabyte and more go back to the system at once.
+    """Let freed blocks of a megabyte and more return to the system immediately.
 
-    After the first of them, glibc would keep blocks of up to 32 MiB for later (mallopt(3)),
-    and so for each thread: large answers of a vendor would leave hundreds of megabytes.
+    After the first such block, glibc would keep freed blocks of up to 32 MiB for each thread
+    (mallopt(3)): large answers of a vendor would leave hundreds of megabytes in use.
     """
-    with suppress(AttributeError):  # another C library lacks it
+    with suppress(AttributeError):  # another C library has no mallopt
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _close(device: Device) -> None:
-    """Close the device, but do not wait for long for a vendor that does not answer."""
+    """Close the device, but wait only briefly for a vendor that does not answer."""
     try:
         in_thread(device.close).result(CLOSE_SECONDS)
     except TimeoutError:
@@ -142,7 +142,7 @@ def server_config(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> uvicorn.Config:
-    """Configure the server of a service, for TLS if it has a certificate."""
+    """Configure the server of a service, with TLS if there is a certificate."""
     return uvicorn.Config(
         guard,
         access_log=False,  # paths hold lease tokens
@@ -166,22 +166,22 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def check_certificate(listen: Listen) -> None:
-    """Check the files early; uvicorn would fail with a traceback."""
+    """Check certificate and key early; uvicorn would fail with a traceback."""
     if listen.certificate is None or listen.key is None:
         return
     check_private(listen.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # without a password, OpenSSL prompts for that of an encrypted key
+        # without this argument, OpenSSL prompts for the password of an encrypted key
         context.load_cert_chain(listen.certificate, listen.key, password="")
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         why = error.strerror or str(error)
         files = f"{listen.certificate} with the key {listen.key}"
         raise InputError(f"{files}: cannot be used for TLS: {why}") from error
 
 
 class _Server(Server):
-    """The server of a service, which reports that it is ready, and its signals."""
+    """The server of a service; reports that it is ready, and handles signals."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class _Server(Server):
         loop = asyncio.get_running_loop()
         queue = self._service.queue
         try:
-            queue.start()  # uvicorn shows a traceback of an error in its lifespan
+            queue.start()  # in the lifespan, uvicorn would show a traceback of an error
         except sqlite3.Error as error:
             raise InputError(f"{queue.store.path}: {error}") from error
         # the service ends with its queue
@@ -235,7 +235,7 @@ class _Server(Server):
         await self.serve([listener])
 
     def _stop(self) -> None:
-        # the queue first, so that waiting requests are answered before the connections
+        # the queue stops first, so that waiting requests are answered before the connections
         # close
         self._service.queue.request_stop()
         self.should_exit = True
@@ -244,16 +244,16 @@ class _Server(Server):
         self._reloading = asyncio.create_task(self._reload(self._reloading))
 
     async def _reload(self, before: asyncio.Task[None] | None) -> None:
-        """Read the configuration again; if it is wrong, the old one remains.
+        """Read the configuration again; if it is wrong, the old configuration remains.
 
-        :param before: task of the reload before, which may have read the files before
+        :param before: task of the previous reload, which may have read the files before
             their last change
         """
         if before is not None:
             await asyncio.wait([before])
         notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         outcome = await self._reloaded()
-        # `systemctl status` shows it
+        # `systemctl status` shows the outcome
         notify(f"READY=1\nSTATUS={outcome}")
 
     async def _reloaded(self) -> str:
@@ -261,7 +261,7 @@ class _Server(Server):
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
             listen = config.listen
             if self.config.ssl is not None and listen.certificate is not None:
-                # Connections from now on use the new certificate.
+                # New connections use the new certificate.
                 self.config.ssl.load_cert_chain(listen.certificate, listen.key)
         except (QuantumError, OSError) as error:
             why = one_line(str(error))
@@ -288,7 +288,7 @@ class _Server(Server):
         return config, kept, _authenticate(config.auth)
 
     def _drain(self) -> None:
-        """Give the running job time to end; a second signal stops at once."""
+        """Give the running job time to finish; a second signal stops immediately."""
         if self._service.guard.draining:
             self._stop()
             return
@@ -298,7 +298,10 @@ class _Server(Server):
 
 
 async def _feed_watchdog(seconds: float) -> None:
-    """Tell systemd that the event loop runs, twice in the time after which it kills."""
+    """Notify systemd that the event loop runs, twice within its watchdog timeout.
+
+    :param seconds: watchdog timeout, after which systemd kills the service
+    """
     while True:
         notify("WATCHDOG=1")
         await asyncio.sleep(seconds / 2)
@@ -326,7 +329,7 @@ def _call_at_eof(stop: Callable[[], asyncio.Handle]) -> None:
         with suppress(RuntimeError):  # the loop is closed
             stop()
 
-    # a thread, since an event loop cannot watch a plain file
+    # in a thread, since an event loop cannot watch a plain file
     threading.Thread(target=read, name="stdin", daemon=True).start()
 
 
@@ -352,21 +355,21 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        # Python adds the address
+        # cut off the address, which Python adds
         why = (error.strerror or str(error)).partition(" (while ")[0].lower()
         if error.errno == errno.EADDRINUSE:
             why += "; choose another --port"
         raise InputError(f"{host}:{port}: cannot listen there: {why}") from error
-    # Connections inherit it. asyncio sets it only for sockets with a protocol, which
-    # create_server() does not set; each response would wait 40 ms for the client's
-    # delayed acknowledgement.
+    # Connections inherit this option. asyncio sets it only for sockets with a protocol,
+    # which create_server() does not set. Without the option, each response would wait 40 ms
+    # for the client's delayed acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 @contextmanager
 def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
-    """Listen on a Unix socket, which replaces a stale one and is removed in the end.
+    """Listen on a Unix socket, which replaces a stale socket and is removed at the end.
 
     :param mode: permissions of the socket; by default only its owner may use it
     :raises InputError: if the path is too long, taken or not writable
@@ -390,7 +393,7 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
 
 
 def socket_problem(path: Path) -> str | None:
-    """Return why there can be no Unix socket at a path, whoever else listens there."""
+    """Return what prevents a Unix socket at a path, apart from another service's socket."""
     if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
         return f"{length} bytes, a socket's path has at most {SOCKET_PATH_BYTES}"
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The state folder: one service at a time, and nobody else writes in it."""
+"""The state folder, which one service uses at a time, and which nobody else may write."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
     """Lock a state folder, which is created if it does not exist, and open its store.
 
-    :param path: ``None`` creates a temporary folder
-    :param ephemeral: remove the folder in the end if this has created it
-    :raises InputError: if it cannot be used, if another service uses it, if others can
-        write in it, or if its database is missing
+    :param path: path of the folder; ``None`` creates a temporary folder
+    :param ephemeral: whether the folder is removed at the end if this call has created it
+    :raises InputError: if the folder cannot be used, another service uses it, others can
+        write in it, or its database is missing
     """
     made = path is None
     if path is None:
@@ -41,7 +41,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
             path.mkdir(mode=0o700)
             made = True
         check_state(path)
-        # SQLite uses this mode for its other files; the folder may be public
+        # SQLite uses the mode of the database for its other files; the folder may be public
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -68,11 +68,11 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
 
 
 def check_state(path: Path, *, owner: int | None = None) -> None:
-    """Refuse a state folder that is not this user's alone, or that lost its database.
+    """Refuse a state folder that others own or can write, or that has lost its database.
 
-    :param owner: who has to own it, by default this user
-    :raises InputError: if others can write in it, another user owns it, or its database
-        is missing
+    :param owner: uid that must own the folder; by default, this user's
+    :raises InputError: if others can write in the folder, another user owns it, or its
+        database is missing
     """
     owner = os.geteuid() if owner is None else owner
     database, lock = path / DATABASE, path / _LOCK

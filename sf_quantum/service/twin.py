@@ -1,8 +1,8 @@
-"""Twins: emulated devices that stand for another device, as that is now.
+"""Twins: emulated devices that represent another device, the original, as it is now.
 
-What a twin accepts, the other device accepts: it has the same kinds of jobs, size, graph
-and limits. Its run times are those that the other tells, and so are its errors, by the
-latest calibration, where they are of kinds that are emulated.
+The original accepts every job that a twin accepts: a twin has the same kinds of jobs, size,
+graph and limits. Its run times are those that the original reports; its errors are those of
+the original's latest calibration, if errors of that kind are emulated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sf_quantum.text import shortened, unknown
 from sf_quantum.validation import dotted, validated
 
 logger = logging.getLogger(__name__)
-# the values of a calibration that are emulated, by the error of a technology
+# names of the emulated values of a calibration, by the error of a technology
 VALUES = {
     "control": "control_error",
     "false_one": "readout_false_one",
@@ -51,17 +51,16 @@ VALUES = {
     "distinguishability": "distinguishability",
     "g2": "g2",
 }
-# a read-out with a larger one is wrong more often than right
+# largest probability of an error; a read-out with a larger one is more often wrong than right
 MOST_ERROR = 0.5
 # Largest values of errors that are not probabilities of a wrong read-out.
 MOST = {"source_loss": 100.0, "loss": 100.0, "distinguishability": 1.0}
 
 
 class TwinSettings(DeviceSettings):
-    """The configuration of a twin; keys of an emulated device may be beside these.
+    """The configuration of a twin, which may also have keys of an emulated device.
 
-    :param of: the other device: the URL of its QPU service, or the path of the
-        configuration of one
+    :param of: the original: URL of its QPU service, or path of a service's configuration
     :param token_file: file with the bearer token for the URL
     """
 
@@ -71,10 +70,10 @@ class TwinSettings(DeviceSettings):
 
 @dataclass(frozen=True)
 class Original:
-    """The device for which a twin stands.
+    """The device that a twin represents.
 
     :param limits: limits of a job's computation, if the device is emulated
-    :param client: client of its vendor, if it is a real QPU
+    :param client: client of the device's vendor, if it is a real QPU
     """
 
     name: str
@@ -84,7 +83,7 @@ class Original:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The errors of its latest calibration that are emulated, by their names here."""
+        """The emulated errors of its latest calibration, by their names in a technology."""
         values = (self.description.calibration or CalibrationData()).values
         return {
             error: values[name]
@@ -94,7 +93,7 @@ class Original:
 
     @cached_property
     def hardware(self) -> Technology:
-        """Its technology, with the run times and errors that it reports, else the usual ones."""
+        """Its technology, with the reported run times and errors, or else the usual ones."""
         usual = TECHNOLOGIES[self.description.technology]
         errors = replace(usual.errors, **self.measured)
         return replace(
@@ -103,7 +102,7 @@ class Original:
 
 
 class TwinDevice(EmulatedDevice):
-    """An emulated device that stands for another one."""
+    """An emulated device that represents another device."""
 
     original: Annotated[
         Original,
@@ -113,9 +112,10 @@ class TwinDevice(EmulatedDevice):
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
-        """Ask the other device what it is, and make its twin; see :class:`TwinSettings`.
+        """Query the original for its description, and make its twin.
 
-        :raises QpuError: if the other device does not answer
+        :param config: see :class:`TwinSettings`
+        :raises QpuError: if the original does not answer
         """
         settings = validated(TwinSettings, {**config}, _key)
         for key in settings.model_fields_set & ORIGINALS:
@@ -129,7 +129,7 @@ class TwinDevice(EmulatedDevice):
     def of(cls, original: Original, settings: DeviceSettings) -> Self:
         """Make the twin of a device.
 
-        :raises InputError: if no such device can be emulated
+        :raises InputError: if the device's technology cannot be emulated
         """
         technology = original.description.technology
         if technology not in TECHNOLOGIES:
@@ -147,12 +147,12 @@ class TwinDevice(EmulatedDevice):
 
     @property
     def hardware(self) -> Technology:
-        """See :attr:`EmulatedDevice.hardware`: that of the original."""
+        """The hardware of the original; see :attr:`EmulatedDevice.hardware`."""
         return self.original.hardware
 
     @property
     def payloads(self) -> tuple[Kind, ...]:
-        """The kinds of jobs that the other device takes, as far as they are emulated."""
+        """The kinds of jobs that the original accepts and that are emulated."""
         return tuple(kind for kind in self._described.kinds if kind in self.runners)
 
     @property
@@ -162,7 +162,7 @@ class TwinDevice(EmulatedDevice):
 
     @property
     def description(self) -> Description:
-        """See :attr:`Device.description`: the other's, with a calibration of its own."""
+        """The description of the original, but with the twin's own calibration."""
         return replace(
             self._described,
             qubits=self.size,
@@ -183,7 +183,7 @@ class TwinDevice(EmulatedDevice):
         return self._described.specs or super().specs()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
-        """See :meth:`EmulatedDevice.run`; results name the other device."""
+        """See :meth:`EmulatedDevice.run`; results name the original."""
         outcome = super().run(task, stop)
         if (result := outcome.result) is None:
             return outcome
@@ -195,7 +195,7 @@ class TwinDevice(EmulatedDevice):
         return replace(outcome, result=replace(result, info=info))
 
     def remarks(self) -> Iterator[str]:
-        """Tell what the other device does not tell, and how it is emulated."""
+        """Yield a message for each property that the original does not report."""
         name, described = self.original.name, self._described
         usual = f"as is usual for technology {self.technology}"
         if not described.qubits:
@@ -211,11 +211,11 @@ class TwinDevice(EmulatedDevice):
 
 
 def original(of: str, token_file: Path | None = None) -> Original:
-    """Ask a device what it is.
+    """Query a device for its description.
 
     :param of: see :class:`TwinSettings`
-    :raises InputError: if there is no such device, or it refuses
-    :raises QpuError: if it does not answer
+    :raises InputError: if there is no such device, or it refuses the query
+    :raises QpuError: if the device does not answer
     """
     if "://" in of or of.startswith("unix:"):
         return _served(of.rstrip("/").removesuffix("/v1"), token_file)
