@@ -1,8 +1,8 @@
 """The dialects over one job queue.
 
 ``dialect`` is their interface; each is a plug-in of the group ``sf_quantum.dialects``:
-``v1``, ``sapi``, ``iqm`` and ``warden``. ``common`` has what their routes share,
-``implicit_leases`` leases for clients that know none, ``large_bodies`` reads large
+``v1``, ``sapi``, ``iqm`` and ``warden``. ``common`` has the shared parts of their routes,
+``implicit_leases`` leases for clients without leases, ``large_bodies`` reads large
 submissions off the event loop.
 
 Imports: protocol, samplers, service/device, service/domain, service/http,

@@ -1,4 +1,4 @@
-"""What the dialects' routes share: dependencies, refusals, the QPU's status, times."""
+"""Shared parts of the dialects' routes: dependencies, refusals, the QPU's status, times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.text import LAST_SECOND
 
 LONGEST_WAIT_SECONDS = 60.0
-# First time that has a date, in seconds since the epoch.
+# First time that is a valid date, in seconds since the epoch.
 FIRST_SECOND = datetime.min.replace(tzinfo=UTC).timestamp()
 
 
@@ -86,7 +86,7 @@ def utc(seconds: float) -> datetime:
 def since_epoch(time: datetime | None) -> float | None:
     """Convert a time, in UTC if it has no zone, into seconds since the epoch.
 
-    One that is of no year in UTC counts as the first or the last that is.
+    A time outside the valid years in UTC becomes the first or the last valid time.
     """
     if time is None:
         return None
@@ -95,7 +95,7 @@ def since_epoch(time: datetime | None) -> float | None:
 
 
 def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offline"]:
-    """Return the QPU's status; ``offline`` if service or device cannot run jobs."""
+    """Return the QPU's status; ``offline`` if the service or the device cannot run jobs."""
     if queue.failure:
         return "offline"
     status = queue.availability.status
@@ -105,14 +105,14 @@ def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offl
 
 
 def qpu_reason(queue: JobQueue) -> str:
-    """Return why the QPU takes no work; empty while it does."""
+    """Return why the QPU accepts no work; empty while it does."""
     return queue.failure or queue.availability.reason
 
 
 def conditional(
     client_etag: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Answer with an ETag, and with 304 if it is the one that the client knows."""
+    """Answer with an ETag, or with 304 if the client already has the content."""
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**headers, "ETag": etag}
     if client_etag == etag:

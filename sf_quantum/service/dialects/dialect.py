@@ -25,23 +25,23 @@ OWN = "v1"
 class Dialect(ABC):
     """An API over the job queue, such as a vendor's, so that its clients work unmodified.
 
-    A dialect is one class with one entry point in the group ``sf_quantum.dialects``, whose
-    name is that of the dialect. A service has one instance of it, which its routes find as
-    ``request.app.state.dialects[name]``. Routes identify the sender, read the request,
-    call the queue, and write the answer; everything else is the queue's.
+    A dialect is one class with one entry point in the group ``sf_quantum.dialects``; the
+    entry point has the dialect's name. A service has one instance of each dialect, which the
+    routes find as ``request.app.state.dialects[name]``. Routes identify the sender, read the
+    request, call the queue, and write the answer; the queue does everything else.
     """
 
-    #: marks its jobs in the store; the name of its entry point
+    #: name of its entry point; also marks its jobs in the store
     name: ClassVar[str]
-    #: the programs that speak it, for the reference
+    #: the programs that use the dialect, for the reference
     clients: ClassVar[str]
     #: kinds of payload that its clients submit
     payloads: ClassVar[tuple[Kind, ...]]
     #: header in which a submission names its lease
     lease_header: ClassVar[str] = LEASE_HEADER
-    #: Start of the paths of its own. Refusals of other paths are the service's own.
+    #: Start of the dialect's paths. Requests to other paths get the service's own refusals.
     prefix: ClassVar[str] = ""
-    #: Paths of submissions, without a slash at the end. Bodies of other requests are small.
+    #: Paths of submissions, without a slash at the end. Other requests have small bodies.
     submissions: ClassVar[re.Pattern[str]]
     #: whether its routes decompress deflated bodies themselves
     inflates: ClassVar[bool] = False
@@ -54,7 +54,7 @@ class Dialect(ABC):
     @classmethod
     @abstractmethod
     def routes(cls) -> Sequence[BaseRoute]:
-        """Return its routes, with their whole paths."""
+        """Return the routes of the dialect, with their whole paths."""
 
     def start(self) -> None:  # noqa: B027 - most dialects have no background work
         """Begin background work, once the queue runs."""
@@ -63,14 +63,14 @@ class Dialect(ABC):
         """End background work, before the queue stops."""
 
     def refusal(self, request: Request, refused: Refused) -> Response | None:
-        """Write a refusal of a path below :attr:`prefix` as its clients expect it."""
+        """Write a refusal of a path below :attr:`prefix` as the clients expect it."""
         return None
 
     def submission_bytes(self, path: str, configured: int) -> int:
         """Return the size limit of a submission, also after decompression.
 
-        :param path: one that :attr:`submissions` matches
-        :param configured: limit of the service's configuration
+        :param path: path of the request, which :attr:`submissions` matches
+        :param configured: limit in the service's configuration
         """
         return configured
 
@@ -78,12 +78,13 @@ class Dialect(ABC):
     def read(content: JSON, more: Mapping[str, JSON]) -> Submission:
         """Read the content of a large submission.
 
-        See :mod:`~sf_quantum.service.dialects.large_bodies`. It runs in another process if the body has more than 1 MiB.
+        See :mod:`~sf_quantum.service.dialects.large_bodies`. This method runs in another
+        process if the body has more than 1 MiB.
 
         :param more: values that the routes have added
         :raises pydantic.ValidationError: if a field is invalid
-        :raises sf_quantum.service.domain.errors.Refused: if it is refused for another
-            reason
+        :raises sf_quantum.service.domain.errors.Refused: if the submission is refused for
+            another reason
         """
         raise NotImplementedError
 
@@ -94,7 +95,8 @@ class Dialects:
     def __init__(self, queue: JobQueue, names: Sequence[str] | None = None) -> None:
         """Create the dialects.
 
-        :param names: the dialects beside the service's own; ``None`` is every installed one
+        :param names: dialects in addition to the service's own; ``None``: all installed
+            dialects
         """
         chosen = dict.fromkeys((OWN, *(installed() if names is None else names)))
         self.by_name = {name: load(name)(queue) for name in chosen}
@@ -133,7 +135,7 @@ class Dialects:
         return owner is not None and owner.inflates
 
     def refusal(self, request: Request, refused: Refused) -> Response | None:
-        """Write a refusal as its dialect does; ``None`` if it does as the service's own."""
+        """Write a refusal in the dialect of its path; ``None``: in the service's own form."""
         owner = self._owner(request.url.path)
         return None if owner is None else owner.refusal(request, refused)
 
@@ -155,7 +157,7 @@ def installed() -> list[str]:
 def load(name: str) -> type[Dialect]:
     """Load the class of a dialect.
 
-    :raises InputError: if it is not installed, cannot be loaded, or is not a dialect
+    :raises InputError: if the class is not installed, cannot be loaded, or is not a dialect
     """
     loaded = _registry.load(name)
     if not (isinstance(loaded, type) and issubclass(loaded, Dialect)):

@@ -1,4 +1,4 @@
-"""Leases for dialects that have none: held while a user has unfinished jobs."""
+"""Leases for dialects without leases, held while a user has unfinished jobs."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ class Submitting:
     jobs: list[Job] = field(default_factory=list)
 
     async def lease(self) -> str:
-        """Return the id of their lease, which is acquired for the first sound one."""
+        """Return the id of the jobs' lease, which is acquired for the first valid job."""
         if self.lease_id is None:
             self.lease_id = await self.leases.acquire(self.who)
         return self.lease_id
 
 
 class ImplicitLeases:
-    """One lease per user, from the first job of a dialect until the last is over.
+    """One lease per user, from the first job of a dialect until the last job ends.
 
-    While all vQPUs are leased, it waits for one as any other request for a lease, and the
-    jobs wait with it, on disk; it determines share, class and accounting, as any
-    other. A request may instead name a lease that was acquired in another dialect, in the
-    header ``X-SFQ-Lease``.
+    While all vQPUs are leased, the lease waits for a vQPU like any other request for a
+    lease, and its jobs wait with it, on disk. Like any other lease, it determines share,
+    class and accounting. A request may instead name a lease that was acquired in another
+    dialect, in the header ``X-SFQ-Lease``.
 
     :param key: identifies these leases, also after a restart
-    :param purpose: shown to operators
+    :param purpose: purpose of these leases, shown to operators
     """
 
     def __init__(self, queue: JobQueue, key: str, purpose: str) -> None:
         self._queue = queue
         self._key = key
         self._purpose = purpose
-        # Number of requests and followed submissions that need a lease, by its id.
+        # Number of requests and followed submissions that need a lease, by the lease's id.
         self._users: Counter[str] = Counter()
         self._background = BackgroundTasks()
 
@@ -78,9 +78,9 @@ class ImplicitLeases:
     async def submitting(
         self, who: Identity, lease_id: str | None
     ) -> AsyncIterator[Submitting]:
-        """Keep the lease of a request's jobs until these are over.
+        """Keep the lease of a request's jobs until the jobs have ended.
 
-        :param lease_id: names a lease to use instead
+        :param lease_id: id of a lease to use instead of an implicit lease
         """
         request = Submitting(self, who, lease_id)
         try:
@@ -91,9 +91,9 @@ class ImplicitLeases:
                 self._users[request.lease_id] -= 1
 
     async def acquire(self, who: Identity) -> str:
-        """Acquire a user's lease, which may wait for a vQPU, for a request.
+        """Acquire a user's lease for a request; the lease may wait for a vQPU.
 
-        :raises Refused: if none may be had
+        :raises Refused: if the user may not have a lease
         """
         request = LeaseRequest(job=self._purpose, key=self._key)
         while True:
@@ -126,17 +126,17 @@ class ImplicitLeases:
     async def _over(self, job: Job) -> bool:
         try:
             return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
-        except Refused:  # the job was over, and has been purged
+        except Refused:  # the job has ended and been purged
             return True
 
 
 class LeaselessDialect(Dialect):
-    """A dialect whose clients know no leases.
+    """A dialect whose clients do not use leases.
 
-    Its submissions have ``implicit_lease``, and are made within ``leases.submitting``.
+    Its submissions have ``implicit_lease`` set, and are made within ``leases.submitting``.
     """
 
-    #: shown to operators as the purpose of its leases
+    #: purpose of its leases, shown to operators
     purpose: ClassVar[str]
 
     def __init__(self, queue: JobQueue) -> None:

@@ -1,10 +1,10 @@
 """Reads submissions that are too large to be parsed on the event loop.
 
-A thread reads those of up to 1 MiB. Parsing, checking and rewriting 60 MB of JSON takes
-Python some seconds, during which no other thread runs. Another process does it, running
-this module as a program. Its standard input is a line of JSON with the dialect and the
-limits of the device, then the body; its standard output is a line of JSON with the
-submission or its refusal, then the payload for the disk.
+A thread reads submissions of up to 1 MiB. Parsing, checking and rewriting 60 MB of JSON
+takes Python some seconds, during which no other thread runs, so another process, which runs
+this module as a program, reads larger submissions. Its standard input is a line of JSON with
+the dialect and the limits of the device, then the body; its standard output is a line of
+JSON with the submission or its refusal, then the payload for the disk.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ from sf_quantum.threads import in_thread
 LARGE_BYTES = SMALL_BYTES
 # a smaller body is parsed in some 50 ms, less than the start of a process takes
 PROCESS_BYTES = 1024 * 1024
-# CPU time of a process that reads a body; one of 64 MiB takes a tenth of it
+# CPU time of a process that reads a body; a body of 64 MiB takes a tenth of this time
 CPU_SECONDS = 60
-# Longest wait for such a process, with that for its turn.
+# Longest wait for such a process, including the wait for its turn.
 PATIENCE_SECONDS = 120.0
-# Address space of such a process, and that for each byte of its body: sound bodies take
-# ten bytes, and the smallest JSON values fifty.
+# Address space of such a process, and additional space for each byte of its body: valid
+# bodies take ten bytes per byte, and the smallest JSON values fifty.
 MEMORY_BYTES, BYTES_PER_BYTE = 2**30, 100
-# each takes a core
+# limits the number of such processes, each of which takes a core
 _reading = threading.BoundedSemaphore(2)
 
 
 class LargeBodyRoute(APIRoute):
     """Reads large submissions itself: FastAPI would parse them on the event loop."""
 
-    #: the name of the dialect
+    #: name of the dialect
     dialect: ClassVar[str]
 
     @staticmethod
     @abstractmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        """Answer as the dialect's route does."""
+        """Answer in the form of the dialect's route."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
         handle_small = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            # earlier versions of FastAPI parse a body without a type, too
+            # earlier versions of FastAPI also parse a body without a content type
             is_json = "json" in request.headers.get("content-type", "json").lower()
             if request.method == "POST" and is_json:
                 body = await request.body()
@@ -109,9 +109,12 @@ class LargeBodyRoute(APIRoute):
 async def in_turn(
     queue: JobQueue, body: bytes, whole: Callable[[], Submission]
 ) -> Submission:
-    """Run what reads a whole body, in its user's turn."""
+    """Read a whole body in another thread; the caller holds the user's turn.
+
+    :param whole: reads the body
+    """
     if len(body) > PROCESS_BYTES:
-        # This thread is its own: in the thread pool, it would delay authentication.
+        # In a separate thread: in the thread pool, it would delay authentication.
         return await asyncio.wrap_future(in_thread(whole))
     return await queue.reader.bodies.run(whole)
 
@@ -127,13 +130,12 @@ def read(
     """Read a submission and check that the device can run it; blocks.
 
     :param qubits: number of qubits of the device
-    :param payloads: kinds that the device accepts; the queue refuses others, and checks
-        those other than ``problem``
-    :param more: values that the dialect needs, or the solver's properties of a device
-        for BQMs
-    :raises RequestValidationError: if a field is invalid, as FastAPI raises for a small
+    :param payloads: kinds that the device accepts; the queue refuses other kinds, and
+        checks the content of all kinds except ``problem``
+    :param more: values that the dialect needs, or the properties of an annealer's solver
+    :raises RequestValidationError: if a field is invalid, as FastAPI raises it for a small
         body
-    :raises Refused: if the submission is refused, as the queue does with a small body
+    :raises Refused: if the submission is refused, as the queue refuses a small body
     """
     if len(body) > PROCESS_BYTES:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -188,9 +190,9 @@ def _busy() -> Refused:
 
 
 def main() -> None:
-    """Read one submission."""
-    os.nice(10)  # the service and its device go first
-    # With the limits, the process ends even if the service has died.
+    """Read one submission from standard input."""
+    os.nice(10)  # the service and its device take precedence
+    # With these limits, the process ends even if the service has died.
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     given, body = json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()
     memory = MEMORY_BYTES + BYTES_PER_BYTE * len(body)

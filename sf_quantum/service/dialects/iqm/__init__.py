@@ -1,8 +1,8 @@
 """IQM's dialect: gate-based QPUs for Qiskit on IQM, Cirq on IQM and QRMI's iqm-server.
 
-``routes`` has the present API, ``earlier_api`` what CUDA-Q still asks, and ``dialect`` says
-what the service needs to know of both. ``circuits`` checks circuits and writes them as
-OpenQASM, ``measurements`` writes their results, ``jobs`` the queue's jobs as IQM's.
-``architecture`` describes the QPU, ``calibrations`` what is calibrated, and ``refusals``
-writes errors.
+``routes`` has the current API, ``earlier_api`` the earlier requests that CUDA-Q still sends,
+and ``dialect`` the dialect's class. ``circuits`` checks circuits and writes them as
+OpenQASM, ``measurements`` writes their results, ``jobs`` shows the queue's jobs as IQM's.
+``architecture`` describes the QPU, ``calibrations`` its calibrated operations, and
+``refusals`` writes errors.
 """

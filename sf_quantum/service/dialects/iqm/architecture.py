@@ -26,8 +26,8 @@ class Architecture:
     """The qubits and couplings of a QPU.
 
     :param labels: upper bound of the numbers of qubits
-    :param qubits: numbers of those in service, sorted
-    :param couplings: sorted pairs of these, lower number first
+    :param qubits: numbers of the qubits in service, sorted
+    :param couplings: sorted pairs of these qubits, lower number first
     """
 
     labels: int
@@ -52,7 +52,7 @@ def of(description: Description) -> Architecture | None:
     if description.topology is None:
         if not 0 < description.qubits <= MOST_COUPLED:
             return None
-        # each is as good as another, so that only their number counts
+        # all qubits are equivalent, so only their number matters
         qubits = tuple(range(description.qubits))
         return Architecture(description.qubits, qubits, tuple(combinations(qubits, 2)))
     working = description.topology.without(description.out_of_service)
@@ -60,7 +60,7 @@ def of(description: Description) -> Architecture | None:
 
 
 def qubit_name(number: int) -> str:
-    """Return IQM's name of a qubit; theirs are counted from 1."""
+    """Return IQM's name of a qubit; IQM counts qubits from 1."""
     return f"QB{number + 1}"
 
 
@@ -75,7 +75,7 @@ def identity(device: Device) -> str:
 
 
 def static(device: Device, chip: Architecture) -> dict[str, JSON]:
-    """Describe the QPU, whatever its calibration."""
+    """Describe the properties of the QPU that do not depend on its calibration."""
     out = device.description.out_of_service.intersection(range(chip.labels))
     return {
         "dut_label": device.name,

@@ -1,4 +1,4 @@
-"""A calibration as IQM's documents have it: its id, the gates it has, and what it measured.
+"""A calibration in IQM's format: its id, the calibrated gates, and measured values.
 
 Names of gates, implementations and observations are those that ``iqm-client`` 36 knows.
 """
@@ -18,7 +18,7 @@ from sf_quantum.service.dialects.iqm.architecture import (
     time,
 )
 
-# what the observations are called, by the name of the device's reading
+# names of IQM's observations, by the name of the device's reading
 _READ_OUT = {
     "readout_false_one": "error_0_to_1",
     "readout_false_zero": "error_1_to_0",
@@ -27,7 +27,7 @@ _TIMES = {"t1_seconds": "t1_time", "t2_seconds": "t2_time"}
 
 
 def calibration_set(device: Device, calibration: CalibrationData | None) -> str:
-    """Return the UUID of a calibration; a vendor's own stays as it is."""
+    """Return the UUID of a calibration; a vendor's UUID is returned unchanged."""
     name = calibration_id(calibration)
     try:
         return str(UUID(name))
@@ -36,7 +36,7 @@ def calibration_set(device: Device, calibration: CalibrationData | None) -> str:
 
 
 def dynamic(device: Device, chip: Architecture) -> dict[str, JSON]:
-    """Describe the operations that are calibrated."""
+    """Describe the calibrated operations."""
     names = [*chip.numbers]
     single: list[JSON] = [[name] for name in names]
     pairs: list[JSON] = [[*map(qubit_name, pair)] for pair in chip.couplings]
@@ -59,10 +59,10 @@ def dynamic(device: Device, chip: Architecture) -> dict[str, JSON]:
 def observations(
     device: Device, chip: Architecture, *, metrics: bool
 ) -> dict[str, JSON]:
-    """List what the calibration has measured.
+    """List the values that the calibration has measured.
 
-    :param metrics: the quality of the operations, instead of the calibration's own data,
-        of which there is none
+    :param metrics: whether to list the quality of the operations; otherwise, the list is
+        empty, as there is no other data of the calibration
     """
     id_ = calibration_set(device, device.description.calibration)
     made = time(device.calibrations.made or 0.0)
@@ -96,7 +96,7 @@ def observations(
 
 
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
-    """List names and values of what is known, the same for all qubits."""
+    """Yield names and values of the known metrics, which are the same for all qubits."""
     values = device.calibrations.data.values
     qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:

@@ -1,8 +1,8 @@
 """Circuits as IQM's clients send them, and as OpenQASM 3.
 
-The text has a statement for each instruction, on the QPU's own qubits. Its first comment
-is one line of JSON with what OpenQASM has no words for: the circuit's name and metadata,
-and the keys of its measurements with their numbers of bits, in order.
+The text has a statement for each instruction, on the QPU's own qubits. Its first comment is
+one line of JSON with data that OpenQASM cannot express: the circuit's name and metadata, and
+the keys of its measurements with their numbers of bits, in order.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from sf_quantum.service.dialects.iqm.architecture import (
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Submission
 
-#: the bounds of a job, which clients can ask for
+#: bounds of a job, which clients can query
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
-# Size of a job's options, without its circuits: they are read with every list of jobs.
+# Largest size of a job's options, without its circuits: every list of jobs reads them.
 OPTIONS_BYTES = 16 * 1024
 # Largest number of entries in a mapping of qubit names.
 MAX_QUBITS = 10_000
-# characters of a name, and qubits, in a message
+# largest numbers of characters of a name, and of qubits, in a message
 SHOWN, SHOWN_QUBITS = 100, 5
 # prx as iqm-client defines it, up to a global phase
 PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
@@ -54,7 +54,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "barrier": (),
     "delay": ("duration",),
 }
-# angles in radians, by the same ones in full turns
+# names of angles in radians, by the names of the same angles in full turns
 TURNS = {"angle_t": "angle", "phase_t": "phase"}
 MOST_TURNS = 1e300
 QUBITS = {"prx": 1, "cz": 2}
@@ -65,7 +65,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def _pairs(mapping: JsonValue) -> JsonValue:
-    """Accept a mapping of qubits also as IQM's list of pairs."""
+    """Also accept a mapping of qubits in the form of IQM's list of pairs."""
     if isinstance(mapping, dict | list) and len(mapping) > MAX_QUBITS:
         raise ValueError(f"more than {MAX_QUBITS} qubits")
     if not isinstance(mapping, list):
@@ -79,16 +79,16 @@ def _pairs(mapping: JsonValue) -> JsonValue:
 
 
 def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Accept angles in full turns, which earlier clients send."""
+    """Convert angles in full turns, which earlier clients send."""
     for turns, angle in TURNS.items():
         if isinstance(given := args.pop(turns, None), int | float):
-            # nobody means more turns, and the product of a long integer overflows
+            # more turns make no sense, and the product of a long integer overflows
             args[angle] = given * math.tau if abs(given) < MOST_TURNS else math.inf
     return args
 
 
 class Instruction(BaseModel):
-    """An operation on qubits; earlier clients name these ``qubits``."""
+    """An operation on qubits; earlier clients name the locus ``qubits``."""
 
     name: Name
     locus: Annotated[list[Name], Field(fail_fast=True)] = Field(
@@ -117,7 +117,7 @@ def _not_qir(circuit: JsonValue) -> JsonValue:
 
 
 class CircuitJob(BaseModel):
-    """A batch of circuits; unknown fields are ignored, as by IQM."""
+    """A batch of circuits; unknown fields are ignored, as IQM does."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -140,13 +140,13 @@ class CircuitJob(BaseModel):
     def submission(
         self, chip: Architecture, about: Mapping[str, JSON] | None = None
     ) -> Submission:
-        """Convert it for the queue.
+        """Convert the batch for the queue.
 
         :param about: further metadata
         :raises Refused: 400 if a circuit does not fit on the QPU
         """
         if (names := self.qubit_mapping) and len({*names.values()}) < len(names):
-            # each instruction would be shown with the longest name of its qubit
+            # otherwise, an instruction could be shown with the other, perhaps longer, name
             raise Refused(400, "two names have the same qubit", "qubit_mapping")
         if len(self.circuits) * self.shots > EXECUTIONS:
             detail = f"circuits times shots exceed {EXECUTIONS}"
@@ -163,7 +163,7 @@ class CircuitJob(BaseModel):
             "circuit",
             texts if len(texts) > 1 else texts[0],
             {"num_reads": self.shots},
-            # IQM has no idempotency keys: the same request twice is two jobs
+            # IQM has no idempotency keys: repeating the request makes a second job
             f"iqm-{secrets.token_hex(16)}",
             dialect="iqm",
             implicit_lease=True,
@@ -175,7 +175,7 @@ def read(content: JSON, chip: Architecture, about: Mapping[str, JSON]) -> Submis
     """Read the content of a body.
 
     :param about: further metadata
-    :raises Refused: 400 if it is invalid, or a circuit does not fit on the QPU
+    :raises Refused: 400 if the content is invalid, or a circuit does not fit on the QPU
     """
     try:
         job = CircuitJob.model_validate(content)
@@ -187,9 +187,10 @@ def read(content: JSON, chip: Architecture, about: Mapping[str, JSON]) -> Submis
 
 
 def submission_of(content: JSON, more: Mapping[str, JSON]) -> Submission:
-    """As :func:`read`, in another process.
+    """Read the content of a body as :func:`read` does, in another process.
 
-    :param more: the fields of the architecture as ``architecture``, and the metadata
+    :param more: the fields of the architecture as ``architecture``, and further metadata
+        as ``metadata``
     """
     chip = TypeAdapter(Architecture).validate_python(more["architecture"])
     metadata = more["metadata"]
@@ -205,7 +206,8 @@ def text(
     """Write a circuit as OpenQASM 3.
 
     :param mapping: names of the QPU's qubits, by the circuit's names
-    :raises Refused: 400 if it does not fit on the QPU, in the words of ``iqm-client``
+    :raises Refused: 400, with the message of ``iqm-client``, if the circuit does not fit on
+        the QPU
     """
     field = f"circuits.{index}"
     keys: dict[str, int] = {}
@@ -264,7 +266,7 @@ def _qubits(
     chip: Architecture,
     mapping: Mapping[str, str] | None,
 ) -> list[int]:
-    """Return the numbers of its qubits."""
+    """Return the numbers of an instruction's qubits."""
     if mapping is not None:
         if missing := [qubit for qubit in one.locus if qubit not in mapping]:
             detail = "is not found in the provided qubit mapping"
@@ -276,7 +278,7 @@ def _qubits(
         if qubit not in chip.numbers:
             raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
     qubits = [chip.numbers[qubit] for qubit in locus]
-    # all of them are the QPU's
+    # the names are those of the QPU's qubits, and so short
     shown = f"{tuple(locus[:SHOWN_QUBITS])}"
     if len({*qubits}) < len(qubits):
         raise ValueError(f"{shown} has a qubit twice")
@@ -317,21 +319,21 @@ def _number(one: Instruction, argument: str) -> float:
 
 
 def about(text: str) -> dict[str, JSON]:
-    """Read the comment of a text."""
+    """Read the JSON comment of a text."""
     _, comment, _ = text.split("\n", 2)
     header: dict[str, JSON] = json.loads(comment.removeprefix("// "))
     return header
 
 
 def keys(text: str) -> list[tuple[str, int]]:
-    """List the keys of a text's measurements, with their numbers of bits."""
+    """List the keys of the measurements in a text, with their numbers of bits."""
     keys = about(text)["keys"]
     listed = keys if isinstance(keys, list) else []
     return [(str(one[0]), int(str(one[1]))) for one in listed if isinstance(one, list)]
 
 
 def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
-    """Write the circuit of a text as it was submitted."""
+    """Convert a text back to the circuit as it was submitted."""
     header = about(text)
     names = {physical: logical for logical, physical in (mapping or {}).items()}
     return {

@@ -30,7 +30,7 @@ class Iqm(LeaselessDialect):
     def __init__(self, queue: JobQueue) -> None:
         super().__init__(queue)
         self.jobs = Jobs(queue)
-        #: sets of calibrations that clients were told of, the latest last
+        #: ids of calibration sets that clients have received, the latest last
         self.calibrations: dict[str, None] = {}
 
     @classmethod

@@ -1,6 +1,7 @@
-"""What is left of IQM's earlier API: the requests of CUDA-Q's target ``iqm``.
+"""The requests of IQM's earlier API that are still in use, by CUDA-Q's target ``iqm``.
 
-They name no quantum computer, and angles are in full turns; besides, they are as now.
+They do not name a quantum computer, and their angles are in full turns; otherwise, they are
+like current requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STATUSES: Mapping[State, str] = {
     "Failed": "failed",
     "Cancelled": "aborted",
 }
-# Our OpenAPI document leaves these out, as IQM's present API.
+# The OpenAPI document leaves these routes out, like those of IQM's current API.
 router = APIRouter(include_in_schema=False)
 
 
@@ -32,7 +33,7 @@ router = APIRouter(include_in_schema=False)
 def dynamic_architecture(
     request: Request, queue: Queue, who: Who, calibration: str
 ) -> Response:
-    """Show the operations that are calibrated."""
+    """Show the calibrated operations."""
     qc = queue.device.name
     return routes.dynamic_architecture(request, queue, who, qc, calibration)
 
@@ -50,7 +51,7 @@ async def submit(
 
 @router.get("/circuits/{job_id}/counts")
 async def counts(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
-    """Show a job, with its circuits and counts once it is over."""
+    """Show a job, with its circuits and counts once it has ended."""
     job = jobs.find(who, job_id)
     if not job.final:
         return JSONResponse({"status": STATUSES[job.state]})

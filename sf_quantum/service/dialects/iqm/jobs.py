@@ -30,7 +30,7 @@ STATUSES: Mapping[State, Status] = {
     "Failed": "failed",
     "Cancelled": "cancelled",
 }
-# whoever says something of a job
+# sources of messages about a job
 SERVER, STATION = "iqm-server", "iqm-station-control"
 
 
@@ -100,7 +100,7 @@ class Jobs:
         await asyncio.wrap_future(deleted)
 
     def payload(self, job: Job) -> dict[str, JSON]:
-        """Return what was submitted."""
+        """Return the job as it was submitted."""
         options = (job.metadata or {}).get("options")
         submitted = {**options} if isinstance(options, dict) else {}
         mapping = submitted.pop("qubit_mapping", None)
@@ -115,7 +115,7 @@ class Jobs:
         return {"circuits": sent, **submitted, "qubit_mapping": given}
 
     def counts(self, job: Job) -> str:
-        """Return the counts of each circuit, as JSON."""
+        """Return the counts of each circuit, as JSON text."""
         return json.dumps(self.counted(job))
 
     def counted(self, job: Job) -> list[JSON]:
@@ -126,7 +126,7 @@ class Jobs:
         ]
 
     def reads(self, job: Job) -> str:
-        """Return the reads of each circuit, as JSON."""
+        """Return the reads of each circuit, as JSON text."""
         pairs = zip(self._texts(job), self._counters(job), strict=True)
         parts = [
             measurements.reads(circuits.keys(text), counter, f"{job.id}/{index}")
@@ -147,12 +147,12 @@ class Jobs:
         return measurements.counters(result)
 
 
-#: what a completed job has, by name
+#: artifacts of a completed job, by name
 ARTIFACTS = {"measurements": Jobs.reads, "measurement_counts": Jobs.counts}
 
 
 def uuid(job: Job) -> str:
-    """Return the id of a job as IQM writes it."""
+    """Return the id of a job in IQM's form."""
     return str(UUID(job.id))
 
 

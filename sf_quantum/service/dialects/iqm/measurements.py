@@ -20,7 +20,7 @@ def counters(result: str) -> list[dict[str, int]]:
 
 
 def counts(keys: Keys, counter: Mapping[str, int]) -> dict[str, JSON]:
-    """Count bit strings with the first measurement first."""
+    """Return the counts of bit strings with the bits of the first measurement first."""
     return {
         "measurement_keys": [key for key, _ in keys],
         "counts": {_bits(word): count for word, count in counter.items()},
@@ -30,8 +30,8 @@ def counts(keys: Keys, counter: Mapping[str, int]) -> dict[str, JSON]:
 def reads(keys: Keys, counter: Mapping[str, int], seed: str) -> str:
     """List the reads of each shot, by the key of the measurement, as JSON text.
 
-    The device counts bit strings. So the order of the shots is drawn, the same for each
-    seed; that one shot's reads of all measurements belong together is kept.
+    The device only counts bit strings, so the order of the shots is drawn at random, and is
+    the same for the same seed. The reads of one shot stay together across all measurements.
     """
     words = [_bits(word) for word in counter]
     shots = [*chain(*map(repeat, range(len(words)), counter.values()))]
@@ -39,7 +39,7 @@ def reads(keys: Keys, counter: Mapping[str, int], seed: str) -> str:
     ends = [0, *accumulate(bits for _, bits in keys)]
     parts = []
     for (key, _), (begin, end) in zip(keys, pairwise(ends), strict=True):
-        # a list of bits for each bit string, and then for each shot
+        # the text of the bits of each bit string, then joined in the order of the shots
         texts = [f"[{','.join(word[begin:end])}]" for word in words]
         parts.append(f"{json.dumps(key)}: [{','.join(map(texts.__getitem__, shots))}]")
     return f"{{{', '.join(parts)}}}"

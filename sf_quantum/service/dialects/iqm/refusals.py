@@ -1,4 +1,4 @@
-"""Refusals as IQM's API writes them: status, code and message."""
+"""Refusals in the form of IQM's API: status, code and message."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CODES = {
 
 
 class Coded(Refused):
-    """A refusal with a code of IQM's."""
+    """A refusal with one of IQM's codes."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(status, detail)

@@ -1,8 +1,8 @@
 """IQM's API, the dialect of ``iqm-client``, over the same queue and leases.
 
-The service's URL is that of an IQM Server with one quantum computer, and the token a
-bearer token of the service. Paths, bodies, names and statuses are those that
-``iqm-client`` 36 and QRMI's ``iqm-server`` use, so that they work unmodified.
+Clients use the service's URL as that of an IQM Server with one quantum computer, and a
+bearer token of the service. Paths, bodies, names and statuses are those that ``iqm-client``
+36 and QRMI's ``iqm-server`` use, so these clients work unmodified.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ PREFIX = "/api/v1"
 # Waiting time of a request for a job's end, as IQM documents it: default and limit.
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10, 30
 TAG = 1024
-# Largest number of calibration sets that are remembered, as jobs may still name an
-# earlier one.
+# Largest number of calibration sets that are remembered, since jobs may name earlier sets.
 MOST_CALIBRATIONS = 1000
 T = TypeVar("T")
 
@@ -54,17 +53,17 @@ async def _jobs(request: Request) -> Jobs:
 
 
 JobsDep = Annotated[Jobs, Depends(_jobs)]
-# Our OpenAPI document leaves this API out: IQM's client defines it.
+# The OpenAPI document leaves this API out: IQM's client defines it.
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
 def machine(device: Device, qc: str) -> Architecture:
     """Return the architecture of the quantum computer with a name or UUID.
 
-    :raises Refused: 404 if there is none, or the device is not a gate-based QPU
+    :raises Refused: 404 if the name is unknown, or the device is not a gate-based QPU
     """
     chip = architecture.of(device.description)
-    # QRMI asks for a name with a colon in place of the last underscore
+    # QRMI sends the name with a colon in place of the last underscore
     names = {qc, "_".join(qc.rsplit(":", 1))}
     if chip is None or not names & {device.name, architecture.identity(device)}:
         raise Coded(404, "qc_not_found", f"quantum computer {qc[:100]!r} not found")
@@ -73,13 +72,13 @@ def machine(device: Device, qc: str) -> Architecture:
 
 @router.get("/about")
 def about(_: Who) -> Response:
-    """Tell the version."""
+    """Show the version."""
     return JSONResponse({"software": "sf_quantum", "version": __version__})
 
 
 @router.get("/quantum-computers")
 def quantum_computers(queue: Queue, _: Who) -> Response:
-    """List the QPU, or none if the device is not gate-based."""
+    """List the QPU; the list is empty if the device is not gate-based."""
     chip = architecture.of(queue.device.description)
     listed: list[JSON] = [] if chip is None else [_details(queue, chip)]
     return JSONResponse({"quantum_computers": listed})
@@ -87,20 +86,20 @@ def quantum_computers(queue: Queue, _: Who) -> Response:
 
 @router.get("/quantum-computers/{qc}")
 def quantum_computer(queue: Queue, _: Who, qc: str) -> Response:
-    """Show the QPU and how it is."""
+    """Show the QPU and its state."""
     return JSONResponse(_details(queue, machine(queue.device, qc)))
 
 
 @router.get("/quantum-computers/{qc}/health")
 def health(queue: Queue, _: Who, qc: str) -> Response:
-    """Tell whether it runs jobs."""
+    """Show whether the QPU runs jobs."""
     machine(queue.device, qc)
     return JSONResponse(_health(queue))
 
 
 @router.get("/quantum-computers/{qc}/artifacts/{artifact}")
 def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
-    """Show what does not depend on its calibration."""
+    """Show properties of the QPU that do not depend on its calibration."""
     device = queue.device
     chip = machine(device, qc)
     match artifact:
@@ -109,7 +108,7 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
         case "about":
             return JSONResponse({"version": __version__, "software_versions": {}})
         case "channel-properties":
-            # an empty message: no qubit can control another by its measurement
+            # an empty message: no operation on a qubit can depend on a measurement
             return Response(b"", media_type="application/protobuf")
     detail = f"{device.name} has no artifact {artifact[:100]!r}"
     raise Coded(404, "qc_artifact_not_found", detail)
@@ -117,7 +116,7 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
 
 @router.get("/calibration-sets/{qc}/{calibration}")
 def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
-    """Show a set of calibrations."""
+    """Show a calibration set."""
     chip = _calibrated(queue, qc, calibration)
     observed = calibrations.observations(queue.device, chip, metrics=False)
     return JSONResponse(observed)
@@ -125,7 +124,7 @@ def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response
 
 @router.get("/calibration-sets/{qc}/{calibration}/metrics")
 def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
-    """Show how good the operations are."""
+    """Show the quality of the operations."""
     chip = _calibrated(queue, qc, calibration)
     observed = calibrations.observations(queue.device, chip, metrics=True)
     return JSONResponse(observed)
@@ -135,7 +134,7 @@ def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
 def dynamic_architecture(
     request: Request, queue: Queue, _: Who, qc: str, calibration: str
 ) -> Response:
-    """Show the operations that are calibrated."""
+    """Show the calibrated operations."""
     chip = _calibrated(queue, qc, calibration)
     dynamic = calibrations.dynamic(queue.device, chip)
     seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
@@ -145,10 +144,10 @@ def dynamic_architecture(
     return JSONResponse(dynamic)
 
 
-# This route precedes the submission, whose path is of the same shape.
+# This route precedes the submission, whose path pattern also matches this path.
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
-    """Cancel a job; one that is over cannot be cancelled."""
+    """Cancel a job; a job that has ended cannot be cancelled."""
     job = jobs.find(who, job_id)
     if job.final:
         detail = f"job {job_id} is {STATUSES[job.state]} already"
@@ -182,7 +181,7 @@ async def submit(
 
 
 def _in_timeslot(queue: JobQueue, who: Identity, lease: str | None) -> bool:
-    """Whether a lease of the user is in a timeslot, where all of its jobs go then."""
+    """Whether a lease of the user has a timeslot, in which all of its jobs then run."""
     with suppress(Refused):
         return queue.leases.active(who, lease).reservation == "timeslot"
     return False
@@ -198,7 +197,7 @@ async def submitted(
 ) -> Job:
     """Submit the circuits of a request's body.
 
-    :param lease: a lease of the user, or ``None`` for one of the service's own
+    :param lease: id of a lease of the user; ``None``: an implicit lease
     """
     chip = machine(queue.device, qc)
     body = await request.body()
@@ -219,7 +218,7 @@ async def _read(
     chip: Architecture,
     metadata: dict[str, JSON],
 ) -> Submission:
-    """Read a submission, a large one as those of other dialects."""
+    """Read a submission; a large submission as in other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
         return await asyncio.to_thread(_read_small, body, chip, metadata)
     description = queue.device.description
@@ -249,9 +248,9 @@ def _read_small(
 def _with_calibration(
     request: Request, device: Device, submission: Submission
 ) -> Submission:
-    """Check which set of calibrations a job asks for.
+    """Check the calibration set that a job requests.
 
-    It runs with the present one; a job that was compiled for an earlier one is told so.
+    Every job runs with the current set; a job for an earlier set gets a message about this.
     """
     metadata = submission.metadata or {}
     options = metadata.get("options")
@@ -278,7 +277,7 @@ async def show_job(
         int, Query(ge=0, le=LONGEST_WAIT_SECONDS)
     ] = WAIT_SECONDS,
 ) -> Response:
-    """Show a job, or wait until it is over."""
+    """Show a job, or wait until it has ended."""
     job = jobs.find(who, job_id)
     headers = {}
     if wait_until_terminal and not job.final:
@@ -311,19 +310,19 @@ async def artifact(
 
 @router.delete("/jobs/{job_id}", status_code=204)
 async def delete(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
-    """Cancel a job, and forget its circuits and its result."""
+    """Cancel a job, and delete its circuits and its result."""
     await jobs.delete(who, jobs.find(who, job_id))
     return Response(status_code=204)
 
 
 async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
-    """Make a large answer beside the event loop."""
+    """Make a large answer off the event loop."""
     async with queue.reader.lists.turn(who.user):
         return await queue.reader.lists.run(make)
 
 
 def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
-    """Return the architecture, if a name is that of the present set of calibrations."""
+    """Return the architecture, if the current calibration set is named; else refuse."""
     device = queue.device
     chip = machine(device, qc)
     now = calibrations.calibration_set(device, device.description.calibration)
@@ -358,7 +357,7 @@ def _details(queue: JobQueue, chip: Architecture) -> dict[str, JSON]:
         "backend_type": "qpu",
         "number_of_qubits": len(chip.qubits),
         "pulla_enabled": False,
-        # no pulses: requests that pass IQM's server by are not answered
+        # no pulse-level access: requests that bypass IQM's server are not supported
         "proxy_path": None,
         "operational_status": "online" if status == "online" else "maintenance",
         "health": _health(queue),

@@ -38,5 +38,5 @@ class Sapi(LeaselessDialect):
         return refusals.refused(refused)
 
     def submission_bytes(self, path: str, configured: int) -> int:
-        # one request has up to 20 problems of Ocean's
+        # Ocean sends up to 20 problems in one request
         return max(configured, solver.batch_bytes(self.queue.device))

@@ -1,8 +1,8 @@
-"""The solver parameters of SAPI: what they may be, and what they mean for a job.
+"""The solver parameters of SAPI: their allowed values, and their effect on a job.
 
 Names, ranges and conditions are those of D-Wave's documentation and of
-``DWaveSampler.validate_anneal_schedule`` in ``dwave-system`` 1.36; refusals have the
-latter's words.
+``DWaveSampler.validate_anneal_schedule`` in ``dwave-system`` 1.36; refusals have the messages
+of the latter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ THERMALIZATION = (0.0, 10_000.0)
 PROGRAMMING_THERMALIZATION = 1000.0
 # Longest duration of all reads of a problem.
 RUN_DURATION = 1e6
-# the pause between reads, for the shortest and for the longest annealing
+# pause between reads in microseconds, for the shortest and for the longest annealing
 DECORRELATION = (500.0, 10_000.0)
 SCHEDULE_POINTS = 12
 GAIN_POINTS = 20
@@ -48,10 +48,9 @@ OFFSET = (-0.5, 0.5)
 # Offset steps of Advantage_system4.1, as in dwave.system.testing.
 OFFSET_STEP = -0.0001500217998314891
 OFFSET_STEP_PHI0 = 1.4303846404537006e-05
-# Value in an initial state of a qubit that is not used.
+# Value of an unused qubit in an initial state.
 UNUSED = 3
-# Parameters that only a device with a custom annealing accepts, with their
-# descriptions.
+# Parameters that only a device with custom annealing accepts, with their descriptions.
 CUSTOM = {
     "anneal_offsets": "By how much to advance the annealing of each qubit.",
     "anneal_schedule": "Points [t, s] of the annealing: microseconds, fraction.",
@@ -72,8 +71,8 @@ PARAMETERS = {
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
-# Parameters of the answer's format. The service makes the answer; a vendor's is always
-# a histogram.
+# Parameters of the answer's format. The service makes the answer itself; a vendor's answer
+# is always a histogram.
 OF_ANSWERS = ("answer_mode", "max_answers")
 
 
@@ -84,7 +83,7 @@ def _finite(value: float) -> float:
 
 
 def _kept(value: JSON) -> JSON:
-    # Infinity for an int that is too large is left to the next check.
+    # An int that is too large becomes infinity, which the next check refuses.
     if not isinstance(value, int) or abs(value) > sys.float_info.max:
         return value
     if (rounded := float(value)) != value:
@@ -95,7 +94,7 @@ def _kept(value: JSON) -> JSON:
 Number = Annotated[float, BeforeValidator(_kept), AfterValidator(_finite)]
 Wait = Annotated[float, Field(ge=THERMALIZATION[0], le=THERMALIZATION[1])]
 Flag = Annotated[bool, Field(strict=True)]
-# the first wrong value is the only error: pydantic would list them all, 200 bytes each
+# only the first wrong value is reported: pydantic would list all, with 200 bytes each
 Numbers = Annotated[list[Number], Field(fail_fast=True)]
 Points = Annotated[list[Numbers], Field(fail_fast=True)]
 
@@ -103,7 +102,7 @@ Points = Annotated[list[Numbers], Field(fail_fast=True)]
 class ProblemParameters(BaseModel):
     """The parameters as a client sends them; ``None`` is the default."""
 
-    # others are those of a vendor's solver, or are refused by name
+    # further parameters belong to a vendor's solver, or are refused by name
     model_config = ConfigDict(extra="allow")
 
     num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
@@ -125,7 +124,7 @@ class ProblemParameters(BaseModel):
 
     @property
     def duration(self) -> float:
-        """The time of the annealing of a read, in microseconds."""
+        """The annealing time of a read, in microseconds."""
         if self.anneal_schedule:
             return self.anneal_schedule[-1][0]
         return DEFAULT_ANNEALING if self.annealing_time is None else self.annealing_time
@@ -141,20 +140,20 @@ class ProblemParameters(BaseModel):
 
     @property
     def scaled(self) -> bool:
-        """Whether the biases are scaled, which a schedule of their gain forgoes."""
+        """Whether the biases are scaled; by default, unless there is an h_gain_schedule."""
         if self.auto_scale is None:
             return self.h_gain_schedule is None
         return self.auto_scale
 
     @property
     def of_solver(self) -> dict[str, JSON]:
-        """Those that a vendor's solver is sent, beside the number of reads."""
+        """The parameters that a vendor's solver gets, in addition to the number of reads."""
         names = {*OF_ANSWERS, "num_reads"}
         return self.model_dump(exclude=names, exclude_unset=True, exclude_none=True)
 
     @property
     def annealing(self) -> Annealing | None:
-        """How the problem is annealed, if not as usual."""
+        """The problem's custom annealing; ``None`` for the usual annealing."""
         requested = Annealing(
             schedule=self.anneal_schedule,
             initial_state=self.initial_state,
@@ -168,9 +167,9 @@ class ProblemParameters(BaseModel):
         return None if requested == Annealing() else requested
 
     def job_parameters(self, *, custom: bool) -> dict[str, int | None]:
-        """Convert them for the queue; sweeps are proportional to the annealing time.
+        """Convert the parameters for the queue; sweeps are proportional to the annealing time.
 
-        :param custom: whether the device has a custom annealing, with its own times
+        :param custom: whether the device supports custom annealing, with its own times
         """
         sweeps = max(1, round(SWEEPS * self.duration / DEFAULT_ANNEALING))
         parameters: dict[str, int | None] = {
@@ -198,10 +197,10 @@ def check(
     *,
     custom: bool,
 ) -> None:
-    """Refuse with 400 what D-Wave refuses.
+    """Refuse with 400 parameters that D-Wave refuses.
 
-    :param bqm: the problem, serialized
-    :param custom: whether the device takes all parameters
+    :param bqm: serialized problem
+    :param custom: whether the device accepts all parameters
     """
     allowed = {*PARAMETERS, *(CUSTOM if custom else ())}
     for name in sorted(params.model_fields_set - allowed):
@@ -224,9 +223,9 @@ def check(
 def check_listed(
     params: ProblemParameters, graph: Topology, properties: Mapping[str, JSON]
 ) -> None:
-    """Refuse with 400 what a vendor's solver does not take.
+    """Refuse with 400 parameters that a vendor's solver does not accept.
 
-    :param properties: the vendor's
+    :param properties: properties of the vendor's solver
     """
     solver = {**properties, "num_qubits": graph.labels}
     try:
@@ -240,7 +239,7 @@ def check_listed(
 def vendor_job_parameters(
     params: ProblemParameters, properties: Mapping[str, JSON]
 ) -> dict[str, int | None]:
-    """Convert them for the queue, with what they add to the usual time of a job."""
+    """Convert parameters for the queue, with the times that they add to a usual job."""
     usual, given = (
         {
             "setup_ns": solver_parameters.time(

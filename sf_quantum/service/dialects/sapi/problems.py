@@ -36,9 +36,9 @@ class Problems:
     def read(self, content: JSON) -> Submission:
         """Read a problem, and serialize it for the disk.
 
-        SAPI has no idempotency keys: the same request twice is two problems.
+        SAPI has no idempotency keys: repeating the request makes a second problem.
 
-        :raises Refused: 400 if it is invalid, 404 if it is for another solver
+        :raises Refused: 400 if the problem is invalid, 404 if it is for another solver
         """
         try:
             problem = solver.Problem.model_validate(content)
@@ -52,7 +52,7 @@ class Problems:
         refusals.check_solver(device, name.name, graph_id)
         graph, custom = refusals.graph(device), device.custom_annealing
         bqm = qp_format.bqm(problem, graph)
-        # Parameters that are stored with the payload and not as options: some have a
+        # Parameters that are stored with the payload and not as options, since some have a
         # value per qubit.
         kept: set[str] = set()
         if (of_device := device.description.solver) is not None:
@@ -104,7 +104,7 @@ class Problems:
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float
     ) -> list[Job]:
-        """Wait until one of some problems is over or the time has passed; return all."""
+        """Wait until one of some problems has ended or the time has passed; return all."""
         jobs = [self.find(who, problem_id) for problem_id in ids]
         if seconds > 0 and not any(job.final for job in jobs):
             waits = [
@@ -119,12 +119,12 @@ class Problems:
         return [self.find(who, problem_id) for problem_id in ids]
 
     async def cancel(self, who: Identity, problem_id: str) -> dict[str, JSON]:
-        """Cancel a problem and return its status; one that was over gives 409."""
+        """Cancel a problem and return its status; refuse with 409 if it has already ended."""
         job = self.find(who, problem_id)
         late = job.final
         if not late:
             job = await self._queue.cancel(who, job.id)
-            # it may have ended by itself meanwhile
+            # the problem may have ended by itself meanwhile
             late = job.final and job.state != "Cancelled"
         if late:
             status = solver.STATUSES[job.state]
@@ -156,7 +156,7 @@ class Problems:
         if not completed:
             return status
         if (result := self._queue.store.jobs.result(job.number)) is None:
-            raise Refused(404, NO_PROBLEM)  # it has been deleted meanwhile
+            raise Refused(404, NO_PROBLEM)  # the problem has been deleted meanwhile
         device, options = self._queue.device, _options(job)
         graph = refusals.graph(device)
         content = None if options.offset == 0 else self._content(job.number)
@@ -185,7 +185,7 @@ class Problems:
         }
 
     def messages(self, job: Job, forecast: Forecast | None = None) -> list[JSON]:
-        """List how long a problem is expected to run, or why it failed or started again."""
+        """List a problem's expected run time, and why it failed or started again."""
         messages: list[JSON] = []
         if forecast is not None:
             when, words = _time(job.submitted), forecast.words

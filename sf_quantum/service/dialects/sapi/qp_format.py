@@ -31,7 +31,7 @@ _UNUSED = float("nan")
 
 
 def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
-    """Convert a problem into a BQM over qubits, or name the invalid part with 400."""
+    """Convert a problem into a BQM over qubits; refuse an invalid problem with 400."""
     numbers, pairs = _arrays(graph)
     linear = _floats(problem.data.lin, "data.lin", len(numbers), "qubits")
     _check(numpy.array([problem.data.offset]), "data.offset")
@@ -60,7 +60,7 @@ def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
 def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON]:
     """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0.
 
-    :raises Refused: 409 if the graph has lost a qubit or a coupler of it since
+    :raises Refused: 409 if the graph has since lost a qubit or a coupler of the problem
     """
     from dimod import BinaryQuadraticModel
 
@@ -90,10 +90,10 @@ def answer(
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
 
-    The graph may be smaller than that of the problem: it has as many variables as the
-    client needs to place those of the samples.
+    The graph may be smaller than that of the problem: the answer then has as many variables
+    as the client needs to place the qubits of the samples.
 
-    :param result: the serialized sample set, JSON text
+    :param result: serialized sample set, JSON text
     :param content: BQM with a constant term, which SAPI's energies do not include
     """
     from dimod import BinaryQuadraticModel, SampleSet
@@ -106,7 +106,7 @@ def answer(
         samples = samples.aggregate()  # type: ignore[no-untyped-call]
         record = numpy.sort(samples.record, order="energy", kind="stable")
     else:
-        # a real QPU may have merged equal answers
+        # a real QPU may have merged equal samples
         record = numpy.repeat(samples.record, samples.record["num_occurrences"])
         record["num_occurrences"] = 1
     record = record[: options.params.max_answers]
@@ -115,7 +115,7 @@ def answer(
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
     energies, offset = record["energy"], 0.0
     if content is not None:
-        # a difference of two rounded numbers would not be the closest double
+        # the difference of rounded energy and offset would not be the closest double
         bqm = BinaryQuadraticModel.from_serializable(content)
         energies = exact_energies(
             bqm, record["sample"], samples.variables, offset=False
@@ -134,7 +134,7 @@ def answer(
 
 @lru_cache(4)
 def _arrays(graph: Topology) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Return the qubits and the couplers, which take as long to convert as a problem."""
+    """Return qubits and couplers; their conversion takes as long as that of a problem."""
     return numpy.array(graph.qubits), numpy.array(graph.couplers)
 
 

@@ -1,4 +1,4 @@
-"""What SAPI refuses on account of its solver, and refusals as D-Wave's client reads them."""
+"""Refusals because of SAPI's solver, and refusals in the form that D-Wave's client reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refused(error: Refused) -> Response:
 
 
 def content(error: Refused) -> dict[str, JSON]:
-    """Return the refusal of a request, or of one of the problems that it names."""
+    """Return the refusal of a request, or of one of the problems in the request."""
     message = f"{error.field}: {error.detail}" if error.field else error.detail
     offline = OFFLINE if error.status == 503 else ""
     return {"error_code": _status(error), "error_msg": f"{offline}{message}"}
@@ -39,7 +39,7 @@ def check_known(device: Device) -> None:
 
 
 def graph(device: Device) -> Topology:
-    """Return the graph of an annealer; other devices have none: 404."""
+    """Return the graph of an annealer; refuse with 404 for other devices."""
     check_known(device)
     if (graph := device.description.graph) is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")

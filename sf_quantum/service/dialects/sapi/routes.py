@@ -2,7 +2,7 @@
 
 ``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``,
 ``DWAVE_API_TOKEN`` a bearer token of the service. Paths, bodies, names and statuses are
-those that ``dwave-cloud-client`` uses, so that it works unmodified.
+those that ``dwave-cloud-client`` uses, so this client works unmodified.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
-# Clients may reuse the answer about the solver for so long without asking again.
+# Time for which clients may reuse the answer about the solver without another request.
 FIXED_SECONDS = 30
-# Largest number of values in a body. Sound problems have few, as strings hold their
+# Largest number of values in a body. Valid problems have few values, as strings hold their
 # data.
 VALUES = 200_000
 # Bytes of a body that are decompressed in one step; other threads run between steps.
@@ -62,19 +62,19 @@ _NAMES: TypeAdapter[list[str]] = TypeAdapter(
 
 
 class _Run(Protocol):
-    """Runs something in another thread."""
+    """Runs a function in another thread."""
 
     def __call__(self, make: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
-# Our OpenAPI document leaves this API out: D-Wave's client defines it.
+# The OpenAPI document leaves this API out: D-Wave's client defines it.
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
 @router.get("/solvers/remote/")
 @router.get("/solvers/remote")
 def solvers(request: Request, queue: Queue, _: Who, filter: str = "all") -> Response:
-    """List the solver, or none if the device is not an annealer."""
+    """List the solver; the list is empty if the device is not an annealer."""
     configurations: list[dict[str, JSON]] = []
     refusals.check_known(queue.device)
     if queue.device.description.graph is not None:
@@ -98,7 +98,7 @@ def show_solver(
 async def submit(
     request: Request, queue: Queue, who: Who, x_sfq_lease: LeaseId = None
 ) -> Response:
-    """Submit one problem, or several, each of which may be refused on its own."""
+    """Submit one problem, or several problems, each of which may be refused separately."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if not _is_large(body, encoding):
@@ -113,7 +113,7 @@ async def _submit(
 ) -> Response:
     """Submit problems.
 
-    :param run: reads them in another thread
+    :param run: runs the reading in another thread
     """
     body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
     encoding = request.headers.get("content-encoding", "identity").lower()
@@ -155,7 +155,7 @@ async def list_problems(
     status: str | None = None,
     solver: str | None = None,
 ) -> Response:
-    """List problems; with ids, wait until one of these is over."""
+    """List problems; with ids, wait until one of these problems has ended."""
     if status is not None and status not in STATUSES.values():
         raise Refused(400, f"status: {status[:100]!r} is unknown")
     chosen = None if ids is None else ids.split(",")
@@ -185,7 +185,7 @@ async def list_problems(
 @router.delete("/problems/")
 @router.delete("/problems")
 async def cancel_several(request: Request, who: Who, problems: ProblemsDep) -> Response:
-    """Cancel problems, each of which may be refused on its own."""
+    """Cancel problems; each may be refused separately."""
     try:
         names = _NAMES.validate_json(await request.body())
     except ValidationError as error:
@@ -232,7 +232,7 @@ async def cancel(
 async def answer(
     request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
-    """Show the answer alone."""
+    """Show only the answer of a problem."""
     job = problems.find(who, name)
     if job.state != "Completed":
         raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
@@ -247,7 +247,7 @@ async def answer(
 async def messages(
     request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
-    """List how long a problem is expected to run, or why it failed or started again."""
+    """List a problem's expected run time, and why it failed or started again."""
     job = problems.find(who, name)
     return _reply(request, problems.messages(job, queue.forecasts.of(job)))
 
@@ -264,7 +264,7 @@ async def info(
 
 
 def _media_type(request: Request) -> str:
-    """Return the media type that the client accepts, since it accepts no other."""
+    """Return the media type that the client accepts, since it does not accept any other."""
     accepted = _MEDIA_TYPE.match(request.headers.get("accept", ""))
     return f"{accepted[0]}; version=3.0.0" if accepted else "application/json"
 
@@ -276,10 +276,10 @@ def _reply(request: Request, content: JSON) -> Response:
 def _cached(
     request: Request, content: JSON, solvers: Sequence[Mapping[str, JSON]]
 ) -> Response:
-    """Let the client cache what hardly changes, and revalidate the rest.
+    """Let the client cache data that rarely changes, and revalidate the rest.
 
-    D-Wave's client asks for both in requests of their own. A problem for an earlier graph
-    is refused.
+    D-Wave's client requests the two separately. A stale cache does no harm, since a problem
+    for an earlier graph is refused.
     """
     fixed = solvers and not any(solver.CHANGING & one.keys() for one in solvers)
     age = f"max-age={FIXED_SECONDS}" if fixed else "no-cache"
@@ -292,7 +292,7 @@ def _cached(
 
 
 def _is_large(body: bytes, encoding: str) -> bool:
-    """Return whether a body is large, perhaps only after decompression."""
+    """Return whether a body is large, before or after decompression."""
     if len(body) > SMALL_BYTES or encoding != "deflate":
         return len(body) > SMALL_BYTES
     with suppress(zlib.error):
@@ -303,7 +303,7 @@ def _is_large(body: bytes, encoding: str) -> bool:
 def _decoded(body: bytes, encoding: str, most: int) -> JSON:
     whole, values = bytearray(), 0
     for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
-        # parsing them would stop all threads, and take ten times their bytes of memory
+        # parsing many values would stop all threads, and take ten times the body's memory
         values += sum(map(part.count, (b",", b"[", b"{")))
         if values > VALUES:
             raise Refused(413, f"the body has more than {VALUES} values")
@@ -311,7 +311,7 @@ def _decoded(body: bytes, encoding: str, most: int) -> JSON:
     try:
         return parsed(whole)
     except ValueError:
-        # The error would keep the text for as long as it is handled.
+        # The error would keep the text in memory for as long as it is handled.
         raise Refused(400, "the body is not JSON") from None
 
 

@@ -42,16 +42,16 @@ STATUSES: Mapping[State, Status] = {
     "Cancelled": "CANCELLED",
 }
 VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
-# what is not the same from one moment to the next
+# parts of a description that change from moment to moment
 CHANGING = frozenset(("status", "avg_load"))
 LABEL = 1024
-# the most problems that D-Wave's client sends in one request, and of each, the bytes of
-# what is not its biases
+# largest number of problems that D-Wave's client sends in one request, and bytes of each
+# problem without its biases
 BATCH, OTHER_BYTES = 20, 256 * 1024
 
 
 class SolverVersion(BaseModel):
-    """The graph that a client knows."""
+    """The version of a solver, by the graph that the client knows."""
 
     graph_id: str | None = None
 
@@ -79,7 +79,7 @@ class Problem(BaseModel):
 
     @property
     def solver_name(self) -> SolverName:
-        """The solver; older clients send its name alone."""
+        """The solver; older clients send only its name."""
         solver = self.solver
         return SolverName(name=solver) if isinstance(solver, str) else solver
 
@@ -91,13 +91,13 @@ class ProblemOptions(BaseModel):
     params: ProblemParameters
     label: str | None = None
     offset: float
-    #: the graph that it was submitted for, since the QPU may have another one now; problems of
-    #: version 0.1.0 have none
+    #: id of the graph for which the problem was submitted, since the QPU's graph may have
+    #: changed; ``None`` for problems of version 0.1.0
     graph_id: str | None = None
 
 
 def identity(device: Device, graph_id: str | None = None) -> dict[str, JSON]:
-    """Name the solver and the graph that problems refer to, by default the present one."""
+    """Name the solver and the graph of a problem, by default the current graph."""
     version: dict[str, JSON] = {"graph_id": graph_id or graph(device).id}
     return {"name": device.name, "version": version}
 
@@ -119,13 +119,16 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
         "status": "ONLINE" if qpu_status(queue) == "online" else "OFFLINE",
         "description": f"An annealer with a {graph(device).kind} graph.",
         "properties": _properties(device),
-        # 0 for an empty queue, near 1 for a long one
+        # 0 for an empty queue, near 1 for a long queue
         "avg_load": queue.length / (queue.length + 1),
     }
 
 
 def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
-    """Return an answer's times in microseconds; ``access`` is all QPU time in seconds."""
+    """Return an answer's times in microseconds.
+
+    :param access: total QPU time in seconds
+    """
     per_sample = {
         "qpu_anneal_time_per_sample": params.duration,
         "qpu_readout_time_per_sample": _timing(device).readout_seconds * MICROSECONDS,
@@ -149,7 +152,7 @@ def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
 
     :param filter_: ``all`` or ``none``, then names after ``+`` or ``-``, as in
         ``all,-status,-avg_load``; a dot separates the names of nested parts
-    :raises Refused: 400 if it is invalid
+    :raises Refused: 400 if the filter is invalid
     """
     first, *rest = [word.strip() for word in filter_.split(",")]
     if first not in ("all", "none"):
@@ -166,7 +169,7 @@ def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
 def _edited(
     kept: dict[str, JSON], content: dict[str, JSON], path: list[str], *, keep: bool
 ) -> dict[str, JSON]:
-    """Keep or remove a part of the content; one that does not exist changes nothing."""
+    """Keep or remove a part of the content; a part that does not exist is ignored."""
     name, *rest = path
     whole, inner = content.get(name), kept.get(name)
     if rest and isinstance(whole, dict) and (keep or name in kept):
@@ -203,7 +206,7 @@ def _graph_properties(graph: Topology) -> dict[str, JSON]:
 
 @lru_cache(4)
 def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
-    """:param custom: whether it takes all parameters"""
+    """:param custom: whether the device accepts all parameters"""
     names = parameters
     return {
         "category": "qpu",

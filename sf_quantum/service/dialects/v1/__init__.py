@@ -2,5 +2,5 @@
 
 Each part of the API is one module: ``jobs``, ``leases``, ``device`` (state, availability,
 health), ``admin`` (operations, maintenance windows, audit) and ``usage``. ``models`` has
-bodies that several share, ``dialect`` what the service needs to know of it.
+shared bodies and the body of a job, ``dialect`` the dialect's class.
 """

@@ -65,7 +65,7 @@ class OperationBody(Strict):
 
 
 class OutcomeAnswer(Strict):
-    """What an operation changed, or would change."""
+    """The settings that an operation changed, or would change."""
 
     operation: str
     dry_run: bool
@@ -74,7 +74,7 @@ class OutcomeAnswer(Strict):
 
 
 class AuditAnswer(Strict):
-    """An action of an admin, also one that was refused; time is since the epoch."""
+    """An action of an admin, even if it was refused; times are seconds since the epoch."""
 
     number: int
     time: float
@@ -87,7 +87,7 @@ class AuditAnswer(Strict):
 
 
 class MaintenanceBody(Strict):
-    """A period in which the QPU takes no jobs; times are seconds since the epoch."""
+    """A period in which the QPU accepts no jobs; times are seconds since the epoch."""
 
     starts: Moment | None = Field(description="Null cancels the window without an end.")
     ends: Moment | None = Field(
@@ -117,7 +117,7 @@ class MaintenanceAnswer(DeviceAnswer):
     responses={403: ADMINS_ONLY},
 )
 async def operations(queue: Queue, _: Admin) -> list[OperationAnswer]:
-    """List each operation with its parameters, their bounds and the present settings."""
+    """List each operation with its parameters, their bounds and the current settings."""
     return [
         OperationAnswer(
             name=operation.name,
@@ -177,7 +177,7 @@ def audited(
 
 @router.get("/device/maintenance", summary="List maintenance windows")
 async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
-    """List the windows that are not over, by their starts."""
+    """List the windows that have not ended, by start."""
     return [WindowAnswer(**vars(window)) for window in queue.availability.windows]
 
 
@@ -191,9 +191,9 @@ async def announce(
 ) -> MaintenanceAnswer:
     """Announce a maintenance window: the QPU is drained at its start and opened at its end.
 
-    A job that is not expected to end before the window does not start; shorter jobs are
-    moved ahead of it. A window without an end lasts until the QPU is opened; there is
-    one at most, and the next one replaces it. Windows survive a restart of the service.
+    A job that is not expected to end before the window does not start; shorter jobs may run
+    ahead of that job. A window without an end lasts until the QPU is opened; there is at
+    most one such window, and a new one replaces it. Windows survive a restart of the service.
     """
     if body.starts is None:
         if body.ends is not None:

@@ -39,7 +39,7 @@ router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
 MAX_ASKED = 10**9
 
 
-# a tuple would be an array of the OpenAPI document that not every reader of it knows
+# a tuple would be a kind of array that not all readers of the OpenAPI document support
 Pair: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
@@ -65,7 +65,7 @@ class DriftAnswer(Strict):
 
 
 class BoundsAnswer(Strict):
-    """The largest job; a larger one is refused, or fails while it is computed."""
+    """Bounds of a job; a larger job is refused, or fails during its computation."""
 
     values: int = Field(description="Shots times variables, atoms or classical bits.")
     updates: int = Field(
@@ -95,7 +95,7 @@ class BoundsAnswer(Strict):
 
 
 class LimitsAnswer(Strict):
-    """What each user may have; null: no limit."""
+    """Limits for each user; null: no limit."""
 
     jobs: int | None = Field(description="Jobs that are not over.")
     run_seconds: float | None = Field(
@@ -221,9 +221,9 @@ class HealthAnswer(Strict):
 
 @router.get("/health", summary="Show whether the service works")
 async def health(queue: Queue) -> HealthAnswer:
-    """Answer 200 while the queue works, also if the QPU is drained or closed.
+    """Answer 200 while the queue works, even if the QPU is drained or closed.
 
-    Answer 503 with the reason once it broke or is being stopped. Needs no credential.
+    Answer 503 with the reason if the queue broke or is being stopped. Needs no credential.
     """
     if queue.failure:
         raise Refused(503, queue.failure)
@@ -241,8 +241,8 @@ async def ready(request: Request) -> HealthAnswer:
     """Answer 200 if jobs can be submitted and run, and 503 with the reason if not.
 
     Tests a write to the state, the free space there, the background tasks, the QPU's
-    status, and whether the tokens file can be read, at most every 2 s: an answer may be
-    that old. Needs no credential.
+    status, and whether the tokens file can be read. The test runs at most every 2 s, so an
+    answer may be 2 s old. Needs no credential.
     """
     readiness: Readiness = request.app.state.readiness
     if (why := await readiness.problem()) is not None:
@@ -267,7 +267,7 @@ async def device(
 ) -> DeviceAnswer:
     """Show name, technology, size, leases, queue, calibration and time scale.
 
-    Position, ETA and what it costs are those of a job that would be submitted now.
+    Position, ETA and expected times are those of a job that would be submitted now.
     """
     return show(queue, job_class, who.user, variables=variables, reads=reads)
 
@@ -292,7 +292,7 @@ def topology(queue: Queue, _: Who) -> Response:
     "/device", summary="Change the number of vQPUs", responses={403: ADMINS_ONLY}
 )
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Change how many leases may be held at once; leases that are held stay held."""
+    """Change the number of leases that may be held at once; leases already held stay held."""
     old, new = {"vqpus": queue.vqpus.number}, {"vqpus": body.vqpus}
     entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
     await audit.append(queue.store, entry)

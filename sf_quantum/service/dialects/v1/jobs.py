@@ -51,8 +51,8 @@ class _Route(LargeBodyRoute):
 
     @staticmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        # No wait for the job's end: the large body stays in memory until the answer,
-        # and few may.
+        # The answer does not wait for the job's end: the large body stays in memory until
+        # the answer, and only a few such bodies may.
         answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
         content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)
@@ -143,7 +143,7 @@ _WAIT: TypeAdapter[float] = TypeAdapter(
     Annotated[float, Field(ge=0, le=LONGEST_WAIT_SECONDS, allow_inf_nan=False)]
 )
 _JOBS = TypeAdapter(list[JobAnswer])
-# the forecast of a job that is over
+# the forecast of a job that has ended
 _NO_FORECAST = dict.fromkeys(one.name for one in fields(Forecast))
 router = APIRouter(
     prefix="/v1/jobs", tags=["jobs"], route_class=_Route, responses=EVERYWHERE
@@ -177,9 +177,9 @@ async def submit(
 ) -> SubmittedAnswer:
     """Submit a job to the queue, under a lease that is held.
 
-    An acknowledged job is on disk: it survives the service being killed. With `wait`, the
-    answer comes once the job is over, with its result, or when the time has passed; to a
-    body of more than 65,536 bytes, it comes at once all the same.
+    An acknowledged job is on disk: it survives if the service is killed. With `wait`, the
+    answer comes once the job has ended, with its result, or when the time has passed. A body
+    of more than 65,536 bytes is answered immediately, despite `wait`.
     """
     job, new = await queue.submit(who, x_sfq_lease, body.submission())
     response.status_code = 201 if new else 200
@@ -211,8 +211,8 @@ async def jobs(
 ) -> Response:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
 
-    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link`
-    has the address of the page with these, `rel="next"`.
+    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link` has
+    the address of their page, with `rel="next"`.
     """
 
     def shown(listed: Sequence[Listed]) -> Response:
@@ -239,7 +239,7 @@ async def job(
     who: Who,
     wait: Wait = 0.0,
 ) -> JobAnswer:
-    """Show a job; with `wait`, once it is over or the time has passed."""
+    """Show a job; with `wait`, once it has ended or the time has passed."""
     current = await queue.wait(who, job_id, wait)
     if not current.final and queue.failure:
         raise Refused(503, queue.failure)
@@ -294,7 +294,7 @@ async def counters(
     ] = 0,
     wait: Wait = 0.0,
 ) -> Response:
-    """Fetch the counts of circuits; with `wait`, once there are any, or the job is over.
+    """Fetch the counts of circuits; with `wait`, once some exist or the job has ended.
 
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
@@ -325,7 +325,7 @@ async def sample_sets(
     first: Annotated[int, Query(ge=0, le=1_000_000, description="The first BQM.")] = 0,
     wait: Wait = 0.0,
 ) -> Response:
-    """Fetch the sample sets of BQMs; with `wait`, once there are any, or the job is over.
+    """Fetch the sample sets of BQMs; with `wait`, once some exist or the job has ended.
 
     The BQMs of a slice finish together; see `slice_seconds` of the configuration.
     """
@@ -343,21 +343,21 @@ def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> R
         "state": job.state,
         "over": job.final and not each,
     }
-    # encoded here, beside the event loop: one of them may be large
+    # encoded here, off the event loop, since a line may be large
     text = "\n".join([*lines, json.dumps(last), ""]).encode()
     return Response(text, media_type="application/x-ndjson")
 
 
 @router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
-    """Cancel a job unless it is over, and answer once it has left the device."""
+    """Cancel a job unless it has ended, and answer once it has left the device."""
     return answer_for(queue, await queue.cancel(who, job_id))
 
 
 async def submitted(
     queue: JobQueue, who: Identity, job: Job, seconds: float
 ) -> SubmittedAnswer:
-    """Show a job that was submitted, once it is over or the time has passed."""
+    """Show a submitted job, once it has ended or the time has passed."""
     if seconds > 0:
         job = await queue.wait(who, job.id, seconds)
     answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
@@ -386,7 +386,7 @@ def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
 
 
 def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
-    """Show a job with a forecast, ``None`` once it is over."""
+    """Show a job with a forecast, which is ``None`` once the job has ended."""
     expected = vars(forecast) if forecast else _NO_FORECAST
     shown = {**vars(job), **expected, "idempotency_key": job.key}
     shown["note"] = job.note or (forecast and forecast.reason) or None

@@ -125,7 +125,7 @@ class LeaseBody(Strict):
 
 
 class HonouredAnswer(Strict):
-    """What the lease's request asked of its scheduling, and the service kept to."""
+    """The scheduling that the lease's request specified, and that the service applied."""
 
     latest_start: float | None = Field(
         description="It was granted by then, or ends if it still waits then."
@@ -201,8 +201,8 @@ async def acquire(
 ) -> LeaseAnswer:
     """Acquire the right to submit jobs; at most one lease per vQPU is held at a time.
 
-    With `wait`, pending requests are granted by class and priority, then as the policy
-    says, by default in order of arrival.
+    With `wait`, pending requests are granted by class and priority, then in the order of the
+    policy, which is by default the order of arrival.
     """
     wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
     async with _disconnection(request, body.wait) as gone:
@@ -221,7 +221,7 @@ async def leases(
         bool, Query(description="Include leases that wait for a vQPU.")
     ] = False,
 ) -> Response:
-    """List the caller's leases, for admins all leases, without their jobs."""
+    """List the caller's leases, or all leases for an admin, without their jobs."""
     active = None if closed else queue.leases.list(who, waiting=waiting)
 
     def listed() -> bytes:
@@ -252,7 +252,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
     responses={403: refusal("It has ended."), 404: refusal("No such lease.")},
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Keep an idle lease from ending; the time when it expires does not change."""
+    """Keep an idle lease from ending; its expiry does not change."""
     return _answer(queue, queue.leases.renew(who, lease_id))
 
 
@@ -277,9 +277,9 @@ async def release(
         ),
     ] = False,
 ) -> Response:
-    """Release the lease and cancel its unfinished jobs, including a running one.
+    """Release the lease and cancel its unfinished jobs, including a running job.
 
-    Releasing it again changes nothing.
+    Releasing the lease again changes nothing.
     """
     lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
     return await _with_jobs(queue, who, lease)

@@ -1,4 +1,4 @@
-"""What the bodies and answers of ``/v1`` have in common, and the body of a job."""
+"""Common parts of the bodies and answers of ``/v1``, and the body of a job."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Moment: TypeAlias = Annotated[float, Field(ge=0, le=LAST_SECOND, allow_inf_nan=False)]
 
 
-# Largest number of keys in an object with fields. Each unknown key is an error of 1 kB,
-# and a body may have many.
+# Largest number of keys in an object with fields. Each unknown key is an error of 1 kB, and
+# a body may have many unknown keys.
 MAX_KEYS = 100
 
 
 class Strict(BaseModel):
-    """Refuses unknown keys."""
+    """A model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -49,7 +49,7 @@ class Strict(BaseModel):
 
 
 def _finite(values: JsonValue) -> JsonValue:
-    """Refuse the first value that is not a number: pydantic would list them all."""
+    """Refuse the first value that is not a number; pydantic would list all such values."""
     for value in values.values() if isinstance(values, dict) else ():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         try:
@@ -62,7 +62,7 @@ def _finite(values: JsonValue) -> JsonValue:
 
 
 class Parameters(Strict):
-    """How a job is run."""
+    """The parameters of a job."""
 
     num_reads: int = Field(default=READS, ge=1, le=100_000, strict=True)
     seed: int | None = Field(
@@ -140,7 +140,7 @@ class JobBody(Strict):
     @field_validator("problem", mode="before")
     @classmethod
     def _check_problem(cls, problem: JsonValue) -> JsonValue:
-        """Tell what is wrong once, not for each form."""
+        """Report an error once, and not for each form of a problem."""
         bqms = problem if isinstance(problem, list) else [problem]
         if problem is not None and not all(isinstance(one, dict) for one in bqms):
             raise PydanticCustomError("bqm", "expected a BQM, or a list of BQMs")
@@ -149,7 +149,7 @@ class JobBody(Strict):
     @field_validator("circuit", mode="before")
     @classmethod
     def _check_circuit(cls, content: JsonValue) -> JsonValue | CircuitProgram:
-        """Tell what is wrong once, not for each form."""
+        """Report an error once, and not for each form of circuits."""
         if content is None:
             return None
         try:
@@ -168,7 +168,7 @@ class JobBody(Strict):
     def submission(self) -> Submission:
         """Convert the body for the queue.
 
-        :raises Refused: 422 unless it has exactly one payload, with its own parameters
+        :raises Refused: 422 unless the body has exactly one payload, with valid parameters
         """
         kinds: tuple[Kind, ...] = get_args(Kind)
         given = [kind for kind in kinds if getattr(self, kind) is not None]

@@ -24,7 +24,8 @@ from sf_quantum.service.store.reports.usage import (
 )
 from sf_quantum.text import PERIOD, csv_row
 
-# A job that ends at the end of a period is not in it; times are read to a microsecond.
+# Added to the last end of a job, since a period excludes its end; times in requests have
+# microseconds.
 MILLISECOND = 1e-3
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
 
@@ -66,14 +67,14 @@ class UsageQuery(Strict):
 def usage(
     queue: Queue, who: Who, query: Annotated[UsageQuery, Query()]
 ) -> Response | UsageAnswer:
-    """Sum up the jobs that ended in a period: the caller's or, for an admin, all.
+    """Sum up the jobs that ended in a period: the caller's jobs or, for an admin, all jobs.
 
-    A job counts for the user, project, lease and Slurm job under which it ended, with the
-    attempt that ended it, as far as that ran. Attempts that were interrupted before are
-    lost, and have columns of their own. Jobs older than the retention time count with the
-    hour in which they ended. CSV has the rows without the total, each with the period,
-    numbers as plain decimals, and an apostrophe before a text that a spreadsheet would
-    interpret as a formula.
+    A job is charged to the user, project, lease and Slurm job under which it ended, with the
+    use of the attempt that ended it. Earlier attempts, which were interrupted, are lost and
+    have separate columns. Jobs older than the retention time count as ended at the beginning
+    of the hour in which they ended. CSV has the rows without the total, each with the
+    period; numbers are plain decimals, and an apostrophe precedes a text that a spreadsheet
+    would interpret as a formula.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:

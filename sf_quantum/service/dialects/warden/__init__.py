@@ -1,5 +1,5 @@
 """The dialect of Pasqal's warden, which QRMI's type ``pasqal-local`` speaks.
 
 ``routes`` has sessions and jobs, ``accounting`` reports for admins, ``models`` the body of a
-job, and ``dialect`` what the service needs to know of it.
+job, and ``dialect`` the dialect's class.
 """

@@ -47,7 +47,7 @@ class UsersQuery(BaseModel):
 
     @property
     def users(self) -> list[str]:
-        # A validator could not do this: it may block, and queries are read in the loop
+        # Not a validator, since the look-up may block, and queries are read in the loop
         return [*map(user_name, self.user_id)]
 
     @property
@@ -56,7 +56,7 @@ class UsersQuery(BaseModel):
         return Page(self.limit, self.offset)
 
     def rows(self, ended: str, among: Mapping[str, Sequence[usage.Value]]) -> Filter:
-        """Cover rows by the time in the column ``ended`` and by values of others."""
+        """Return a filter by the time in the column ``ended`` and by values of others."""
         since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
         return Filter(ended, since, before, among)
 
@@ -88,8 +88,8 @@ Whole = Annotated[int, BeforeValidator(round)]
 class Sums(BaseModel):
     """Jobs and their times in seconds.
 
-    `qpu_seconds`, which is exact, and what follows it are extensions. Lost attempts, which
-    were interrupted, are in none of the other sums.
+    `qpu_seconds`, which is exact, and the fields after it are extensions of warden's API.
+    Lost attempts were interrupted, and are not included in the other sums.
     """
 
     count: int = 0
@@ -109,7 +109,7 @@ class JobsSummary(Sums):
 
 
 class SessionsSummary(BaseModel):
-    """The sessions of a user; the duration in seconds."""
+    """The sessions of a user; the duration is in seconds."""
 
     count: int
     total_duration: Whole = Field(validation_alias="seconds")
@@ -124,7 +124,7 @@ class UserRow(BaseModel):
 
 
 class SessionRow(BaseModel):
-    """A session that is over."""
+    """A session that has ended."""
 
     id: str
     user_id: UserId
@@ -136,7 +136,7 @@ class SessionRow(BaseModel):
 
 
 class JobRow(BaseModel):
-    """A job that is over."""
+    """A job that has ended."""
 
     id: int = Field(validation_alias="number")
     user_id: UserId
@@ -178,9 +178,9 @@ class Jobs(_Report[JobRow]):
 @router.get(PATHS[0], summary="Sum up sessions and jobs by user")
 @router.get(PATHS[1], include_in_schema=False)
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
-    """Sum up the sessions that are over, and those of their jobs that are over.
+    """Sum up the sessions that have ended, and their jobs that have ended.
 
-    Sessions are kept for the service's retention time, and are counted until then.
+    Sessions are kept, and counted, for the service's retention time.
     """
     sessions = query.rows("closed", {"user": query.users})
     total, rows = usage.users(queue.store, sessions, query.page)
@@ -205,9 +205,9 @@ def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Us
 def by_session(
     queue: Queue, _: Admin, query: Annotated[SessionsQuery, Query()]
 ) -> Sessions:
-    """List sessions that are over with their durations, the oldest first.
+    """List ended sessions with their durations, the oldest first.
 
-    Their jobs are counted even if users have deleted them.
+    The number of jobs includes jobs that users have deleted.
     """
     among = {
         "user": query.users,
@@ -222,9 +222,9 @@ def by_session(
 @router.get(f"{PATHS[0]}/jobs", summary="List jobs that are over")
 @router.get(f"{PATHS[1]}/jobs", include_in_schema=False)
 def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs:
-    """List jobs that are over with their times and shots, the oldest first.
+    """List ended jobs with their times and shots, the oldest first.
 
-    A job that was deleted is not among them; the sums by user have it.
+    Deleted jobs are not listed, but are included in the sums by user.
     """
     among: dict[str, Sequence[usage.Value]] = {
         "jobs.user": query.users,

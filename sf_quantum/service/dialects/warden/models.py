@@ -16,7 +16,7 @@ class CreateJob(BaseModel):
     shots: int = Field(ge=1, le=100_000, strict=True)
 
     def submission(self) -> Submission:
-        """Convert it for the queue; warden has no idempotency keys."""
+        """Convert the body for the queue; warden has no idempotency keys."""
         return Submission(
             kind="sequence",
             content=self.sequence,

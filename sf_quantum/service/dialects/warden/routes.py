@@ -1,8 +1,8 @@
 """Warden's dialect over the same queue and leases: QRMI's type ``pasqal-local``.
 
-A session is a lease, a slot is a vQPU, the id of a job is its number in the queue.
-Paths, bodies, names and statuses are those of Pasqal's warden, so that the client in
-the package ``qrmi`` and the SPANK plugin work unmodified.
+A session is a lease, a slot is a vQPU, the id of a job is its number in the queue. Paths,
+bodies, names and statuses are the same as in Pasqal's warden, so the client in the package
+``qrmi`` and the SPANK plugin work unmodified.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def user_name(number: str) -> str:
     """Return the name for a uid; a uid without a user on this machine stays a number."""
     try:
         return pwd.getpwuid(int(number)).pw_name if number.isdecimal() else number
-    except (KeyError, OverflowError, ValueError):  # int() reads 4,300 digits at most
+    except (KeyError, OverflowError, ValueError):  # int() reads at most 4,300 digits
         return number
 
 
@@ -80,7 +80,7 @@ Time: TypeAlias = Annotated[datetime, BeforeValidator(utc)]
 
 
 class Accessible(BaseModel):
-    """Whether the QPU takes sessions, and how many slots are available."""
+    """Whether the QPU accepts sessions, and how many slots are available."""
 
     is_accessible: bool
     message: str
@@ -143,13 +143,13 @@ class WardenJob(BaseModel):
 
 
 class Logs(BaseModel):
-    """The events of a job, a line each."""
+    """The events of a job, one per line."""
 
     logs: str
 
 
 class Specs(BaseModel):
-    """The device, as Pulser's abstract representation where Pulser is installed."""
+    """The device, in Pulser's abstract representation if Pulser is installed."""
 
     specs: str = Field(description="JSON text, with `name` at least.")
 
@@ -186,7 +186,7 @@ RESULT_BYTES = 16 * 1024 * 1024
 _JOBS = TypeAdapter(list[WardenJob])
 NO_SLOTS = "Not enough QPU slots available."
 SESSION_HEADER = "X-Warden-Session"
-# warden's names of the queue's fields
+# warden's names for fields of the queue
 _FIELDS = {LEASE_HEADER: SESSION_HEADER, "parameters.num_reads": "shots"}
 SessionId = Annotated[
     str | None, Header(alias=SESSION_HEADER, description="The id of a session.")
@@ -227,7 +227,7 @@ router = APIRouter(
 async def accessible(queue: Queue) -> Accessible:
     """Needs no credential, since clients call it before they have a job."""
     reason, availability = qpu_reason(queue), queue.availability
-    # the operator's, as it was given, unless something else is the reason
+    # the operator's message, unless the reason is something else
     offline = availability.is_open and reason
     other = queue.failure or availability.in_maintenance or offline
     given = "" if other else availability.message
@@ -284,12 +284,12 @@ async def status(queue: Queue, who: Admin) -> StatusAnswer:
 
 @router.post("/sessions", summary="Acquire a session")
 async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session:
-    """Acquire a vQPU for a user's Slurm job, or refuse at once if none is free.
+    """Acquire a vQPU for a user's Slurm job, or refuse immediately if none is free.
 
-    In warden only root and admins may acquire sessions; the configuration of this
-    service may allow it to users. The session's class is that of the job's partition.
-    If no vQPU is free, a session of the same user and Slurm job without unfinished jobs,
-    which an earlier program has not released, is the answer.
+    In warden, only root and admins may acquire sessions; the configuration of this service
+    may also allow users to do so. The session's class is that of the job's partition.
+    If no vQPU is free, the answer may be a session of the same user and Slurm job that has
+    no unfinished jobs and that an earlier program has not released.
     """
     if body.qpu_slots > queue.vqpus.number:
         raise Refused(409, NO_SLOTS, "qpu_slots")
@@ -316,8 +316,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
     """Find a session that an earlier program of a Slurm job has not released.
 
-    Leases of other dialects are not among them: they have a key or a purpose. Programs
-    outside of Slurm all name job 0, and may be at work side by side.
+    Leases of other dialects are not returned: they have a key or a purpose. Programs outside
+    of Slurm all name job 0, and may run concurrently.
     """
     if request.slurm_job_id in (None, "", "0"):
         return None
@@ -334,7 +334,7 @@ async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
 
 @router.delete("/sessions/{session_id}", summary="Release a session")
 async def revoke_session(session_id: str, queue: Queue, who: Who) -> Session:
-    """Release a session and cancel its jobs, including a running one; idempotent."""
+    """Release a session and cancel its jobs, including a running job; idempotent."""
     if not (who.admin or who.root or queue.settings.leases.by == "users"):
         raise Refused(403, "only root and admins may release sessions")
     return _session(await queue.leases.release(who, session_id), None)
@@ -346,7 +346,7 @@ async def create_job(
 ) -> WardenJob:
     """Submit a sequence to the queue; an acknowledged job is on disk.
 
-    Warden has no idempotency keys: the same request twice is two jobs.
+    Warden has no idempotency keys: repeating the request makes a second job.
     """
     try:
         job, _ = await queue.submit(who, x_warden_session, body.submission())
@@ -357,9 +357,10 @@ async def create_job(
 
 @router.get("/jobs", summary="List the caller's jobs", response_model=list[WardenJob])
 async def jobs(queue: Queue, who: Who) -> Response:
-    """List the latest jobs, oldest first, of every kind.
+    """List the latest jobs of every kind, oldest first.
 
-    The results of the latest are listed, up to 16 MiB; others are shown with their job.
+    The list has the results of the latest jobs, up to 16 MiB; other results are shown with
+    their jobs.
     """
 
     def listed() -> bytes:
@@ -391,12 +392,12 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")
 async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
-    """Cancel a job that is not over, and answer once it has left the device."""
+    """Cancel a job that has not ended, and answer once it has left the device."""
     current = queue.find(who, number)
     late = current.final
     if not late:
         current = await queue.cancel(who, current.id)
-        # it may have ended by itself meanwhile
+        # the job may have ended by itself meanwhile
         late = current.final and current.state != "Cancelled"
     if late:
         status = STATUSES[current.state]
