@@ -80,12 +80,12 @@ def serve(
         stack.callback(_close, device)
         if config.listen.socket is not None:
             # The lock of the state folder is held, so a service that is ending cannot
-            # remove the socket of the next one.
+            # remove the socket of the next service.
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
         if isinstance(device, EmulatedDevice):
-            process_pool.start(device.warm_kinds)  # their imports take seconds
+            process_pool.start(device.warm_kinds)  # imports for these kinds take seconds
         service = build(
             store,
             device,

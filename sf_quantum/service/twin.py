@@ -51,7 +51,7 @@ VALUES = {
     "distinguishability": "distinguishability",
     "g2": "g2",
 }
-# largest probability of an error; a read-out with a larger one is more often wrong than right
+# largest probability of an error: above it, a read-out is more often wrong than right
 MOST_ERROR = 0.5
 # Largest values of errors that are not probabilities of a wrong read-out.
 MOST = {"source_loss": 100.0, "loss": 100.0, "distinguishability": 1.0}

@@ -32,7 +32,7 @@ _Herald: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 class PhotonicExperiment(BaseModel):
     """Photons in the modes of a circuit of linear optics, in Perceval's notations.
 
-    A shot is an input for which at least as many photons as are asked for reach the
+    A shot is an input for which at least the required number of photons reaches the
     detectors.
     """
 

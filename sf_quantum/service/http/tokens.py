@@ -73,7 +73,7 @@ class Tokens:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
-            # Clients take 401 as final, but the token may be good.
+            # Clients treat 401 as final, but the token may be valid.
             what = "tokens file is empty" if self._is_empty else "tokens cannot be read"
             raise AuthError(503, f"the {what}; ask an admin", "Authorization")
         entry = self._entries.get(digest(token.strip()))

@@ -96,12 +96,12 @@ class Availability:
 
     @property
     def in_maintenance(self) -> bool:
-        """Whether the QPU takes no work because of a window."""
+        """Whether the QPU accepts no work because of a window."""
         return self._status == "open" and self.window is not None
 
     @property
     def operation(self) -> Operation:
-        """``maintenance`` in a window, whatever the operator's status; else that status."""
+        """``maintenance`` during a window, otherwise the status that an operator set."""
         return "maintenance" if self.window is not None else self._status
 
     @property

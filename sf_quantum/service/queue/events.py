@@ -9,8 +9,8 @@ from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.reasons import Cause, Interruption, LeaseEndCause
 from sf_quantum.service.scheduling.work import PendingJob
 
-# Letters of a lease's id in the log. The whole id is a secret; these suffice to find it
-# in a list.
+# Letters of a lease's id in the log. The whole id is a secret; these letters suffice to
+# find the lease in a list.
 SHOWN = 8
 logger = logging.getLogger(__name__)
 

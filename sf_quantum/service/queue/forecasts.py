@@ -63,7 +63,7 @@ class Forecasts:
         return self._waiting({job.number}).get(job.number)
 
     async def of_all(self, jobs: Sequence[Job]) -> Callable[[], list[Listed]]:
-        """Forecast jobs in one pass over the pending ones.
+        """Forecast jobs in one pass over the pending jobs.
 
         :returns: a function that makes the pass; call it in another thread
         """

@@ -187,7 +187,7 @@ class DeviceAnswer(Strict):
 
 
 class TopologyAnswer(Strict):
-    """The working graph of the device: no qubit that is out of service is in it."""
+    """The working graph of the device, without qubits that are out of service."""
 
     kind: str = Field(description="pegasus, zephyr or square, for example.")
     shape: list[int] = Field(description="Its parameters, in the vendor's notation.")

@@ -52,8 +52,8 @@ class Hope:
     ) -> None:
         """Give the job up after ``give_up_seconds`` without an end or an answer about it.
 
-        A job that is to end is given up whatever the device answers. Another job is given
-        up only if the device answers other requests meanwhile: the service waits for a
+        A job that is to end is given up regardless of the device's answers. Any other job is
+        given up only if the device answers other requests meanwhile: the service waits for a
         device that answers no requests.
 
         :param error: error of the latest request about the job; ``None`` if it succeeded

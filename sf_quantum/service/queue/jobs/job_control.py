@@ -174,7 +174,7 @@ class JobControl:
         ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         if job is None or job.final:
             if live is not None and isinstance(live.state, Queued):
-                # cancelled on disk by the end of the lease that it has moved to
+                # cancelled on disk by the end of the lease to which the job was moved
                 self.table.withdrawn(live, ended)
                 self.table.cancelled(live)
             return []

@@ -36,8 +36,8 @@ class SlurmJob:
     units: Mapping[str, int] = field(default_factory=dict)
 
 
-# Represents a job that Slurm does not know or that another user owns: it gives no right
-# to a partition, an account or units.
+# Represents a job that Slurm does not know or that another user owns: such a job gives no
+# right to a partition, an account or units.
 NOT_THEIRS = SlurmJob()
 
 

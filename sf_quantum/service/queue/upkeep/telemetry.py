@@ -213,7 +213,7 @@ class QualityJobs:
         )
         report, device = self._queue.store.report, self._device
         limit = max(MAX_LEARNED, self._settings.learn)
-        # A report waits for earlier ones, so it runs in a thread.
+        # A report waits for earlier reports, so it runs in a thread.
         first = await asyncio.to_thread(report, query.format("ASC"), device, limit)
         latest = await asyncio.to_thread(report, query.format("DESC"), device, 1)
         self._results = [QualityResult(*row) for row in first]

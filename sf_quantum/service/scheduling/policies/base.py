@@ -45,7 +45,7 @@ class Policy(ABC):
     block. The queue calls :meth:`add` and :meth:`remove` when a job becomes or ceases to be
     pending, :meth:`began` and :meth:`ended` around each attempt on the device, and
     :meth:`leased` and :meth:`released` for each lease. It queries the next job
-    (:meth:`first`), whether that job pre-empts the running one (:meth:`preempts`), and
+    (:meth:`first`), whether that job pre-empts the running job (:meth:`preempts`), and
     the work ahead of a job (:meth:`ahead`, :meth:`overtaking`), for positions and ETAs.
 
     Subclasses implement :meth:`add`, :meth:`remove` and :meth:`order`. Policies that order
