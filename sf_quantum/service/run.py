@@ -85,7 +85,7 @@ def serve(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
         if isinstance(device, EmulatedDevice):
-            process_pool.start(device.warm_kinds)  # imports for these kinds take seconds
+            process_pool.start(device.warm_kinds)  # the imports take seconds
         service = build(
             store,
             device,
