@@ -73,8 +73,8 @@ def sum_up(outdir: Path, seconds: float) -> None:
         f" ({seconds:.1f} s in all)"
     )
     print(
-        f"each of {best['reads_that_end_alone']:,} of the {best['reads']:,} samples of that"
-        " iteration would have ended the loop by itself"
+        f"any of {best['reads_that_end_alone']:,} samples (out of {best['reads']:,}) would have"
+        " been enough to end the loop"
     )
     print()
     for name, what in (

@@ -20,7 +20,7 @@ from sf_quantum.journal.standstill import Standstill
 from sf_quantum.journal.steps import Steps
 
 ENDED = {Status.SKIPPED, Status.COMPLETED, Status.FAILED, Status.CANCELLED}
-KILLED = "its sfq run was killed, which has stopped it"
+KILLED = "its sfq run was killed"
 DROPPED = "had not ended when all outputs of the workflow were there; let an output depend on it"
 
 

@@ -190,7 +190,7 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
     if len(kinds - {None}) > 1 and any(row.mixed == "warn" for row in jobs):
         return f"warning: {line}; results of QPUs and of classical targets are mixed"
     if kinds == {False} and any(row.trouble for row in ended):
-        return f"warning: {line}; no result is of a QPU"
+        return f"warning: {line}; no result is from a QPU"
     return line
 
 

@@ -163,13 +163,13 @@ def report(results: Mapping[Cell, Figures]) -> list[str]:
     )
     starts = [one.startup for one in results.values() if one.startup]
     text = (
-        f"In whole seconds, as sacct prints them, the core-seconds of all cells are "
-        f"{100 * whole / held:.1f} % of those of the table."
+        f"sacct prints whole seconds: from these, the core-seconds of all cells add up to "
+        f"{100 * whole / held:.1f} % of the table's sum."
     )
     if starts:
         text += (
             f" A driver submits its first job {median(starts):.1f} ({min(starts):.1f} to "
-            f"{max(starts):.1f}) real seconds after its start."
+            f"{max(starts):.1f}) s of wall-clock time after its start."
         )
     return [*lines, "", *wrapped(text)]
 
@@ -282,7 +282,7 @@ def _run(
     )
     if leased := sum(isinstance(WAYS[cell.way], Leased) for cell in chosen):
         text += (
-            f" For {leased} jobs, the site's plugins ran {_plugin_seconds(lab):.0f} CPU "
+            f" For {leased} jobs, the site's plugins used {_plugin_seconds(lab):.0f} CPU "
             "seconds on the controller's host."
         )
     blocks = {args.block: [*report(results), *wrapped(text)]}

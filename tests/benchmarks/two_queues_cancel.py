@@ -32,7 +32,7 @@ from tests.support.waiting import until
 T = TypeVar("T")
 R = TypeVar("R")
 Moment = Literal[
-    "nodes pending", "nodes running", "queued at the vendor", "running at the vendor"
+    "job pending", "job running", "queued at the vendor", "running at the vendor"
 ]
 MOMENTS: tuple[Moment, ...] = get_args(Moment)
 #: before the first job of a driver
@@ -72,7 +72,7 @@ def is_moment(trial: Trial, moment: Moment) -> bool:
     if moment.endswith("vendor"):
         phase = "waiting" if moment.startswith("queued") else "running"
         return phase in trial.vendor_phases()
-    state = moment.removeprefix("nodes ").upper()
+    state = moment.removeprefix("job ").upper()
     partition = f"--partition={trial.partition}"
     return any(
         trial.owns(name) and own == state
@@ -103,7 +103,7 @@ def cancel_at_moments(
                 trial.vendor.set(queue_seconds=[3600.0])
             elif moment == "running at the vendor":
                 trial.vendor.set(queue_seconds=[], setup=3600e6)
-            elif moment == "nodes pending":
+            elif moment == "job pending":
                 trial.partition = FULL
             return cancelled(trial, SIGNALS[0], lambda: is_moment(trial, moment))
 
@@ -150,8 +150,8 @@ def cancel_at_random(
     names = lab.output("squeue", "-h", "-o", "%j").splitlines()
     late = len(names) - names.count(slurm_runs.OTHERS)
     return [
-        f"{number} cancellations at random moments: {leaked} left something; Slurm has "
-        f"{late} of their jobs at the end."
+        f"Of {number} cancellations at random moments, {leaked} left something behind. At "
+        f"the end, Slurm had {late} of their jobs."
     ]
 
 

@@ -409,7 +409,7 @@ def test_a_job_that_does_not_fit_its_kind_is_impossible() -> None:
     [
         (Exclusion(Obstacle.OFFLINE, detail="the QPU is closed: helium"), "QPU closed"),
         (Exclusion(Obstacle.OFFLINE, detail="no helium"), "QPU offline"),
-        (Exclusion(Obstacle.NO_ANSWER, limit=2), "no answer of the QPU"),
+        (Exclusion(Obstacle.NO_ANSWER, limit=2), "no reply from the QPU"),
     ],
 )
 def test_the_reason_in_a_few_words(qpu: Exclusion, expected: str) -> None:

@@ -395,7 +395,7 @@ def test_a_candidate_that_no_qpu_has_run_warns(
     for row, trouble in zip(rows, troubles, strict=True):
         row.trouble = trouble
     (line,) = report.candidates(rows)
-    assert line.endswith("; no result is of a QPU") == warns
+    assert line.endswith("; no result is from a QPU") == warns
     assert line.startswith("warning: ") == warns
 
 

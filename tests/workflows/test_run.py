@@ -220,7 +220,7 @@ def test_the_run_ends_with_the_command(
     end = project.events()[-1]
     assert end["status"] == "cancelled"
     # else the user has stopped it
-    killed = "its sfq run was killed, which has stopped it"
+    killed = "its sfq run was killed"
     assert end["reason"] == (killed if number == signal.SIGKILL else None)
 
 

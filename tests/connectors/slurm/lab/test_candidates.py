@@ -222,7 +222,7 @@ def test_what_slurm_refuses_is_named_and_no_failure_of_the_qpu(
     assert str(last["brief"]) == "refused by Slurm"
     (line,) = report.candidates(collect(cluster.events()))
     assert line.startswith("warning: ")
-    assert line.endswith("(refused by Slurm); no result is of a QPU")
+    assert line.endswith("(refused by Slurm); no result is from a QPU")
 
 
 def test_a_lease_that_does_not_come_in_time(
