@@ -1,7 +1,7 @@
 """Quantum locations, samplers and an example workflow for StreamFlow.
 
-What the commands do, by import. Each name is imported when it is first used, so that
-``import sf_quantum`` costs nothing.
+This is the Python API of the commands. Each name is imported when it is first used, so
+``import sf_quantum`` is fast.
 """
 
 from __future__ import annotations

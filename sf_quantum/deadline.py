@@ -1,4 +1,4 @@
-"""A moment until which a loop or a request may go on."""
+"""A moment until which a loop or a request may continue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class Deadline:
-    """A moment on the monotonic clock, in some seconds; ``None`` for never."""
+    """A moment on the monotonic clock, so many seconds from now; never for ``None``."""
 
     def __init__(self, seconds: float | None) -> None:
         self._moment = math.inf if seconds is None else time.monotonic() + seconds

@@ -22,10 +22,10 @@ KeyPath: TypeAlias = tuple[int | str, ...]
 MAX_NUMBER = 1e12
 # Deepest JSON that is read; Python's own functions fail at about 1,000.
 MAX_NESTING = 200
-# A bracket, or a string, in which brackets do not count; a string without an end is one.
+# A bracket, or a string, whose brackets are not counted; the string may be unterminated.
 _NESTING = re.compile(r"[\[\]{}]|\"(?:[^\"\\]|\\.)*\"?", re.DOTALL)
 _DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
-# Errors of a path that no machine could write; others, as of a full disk, are the machine's.
+# Errors of a path that is wrong on any machine; others, such as a full disk, are local.
 _WRONG_PATH = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
     *(errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS, errno.EEXIST),
@@ -38,7 +38,7 @@ def replacing(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]
 
     Until then, and if the block fails, ``path`` is unchanged.
 
-    :param private: only its owner may read it, as for secrets
+    :param private: whether only the file's owner may read it, as for secrets
     :raises QuantumError: see :func:`cannot_write`
     """
     with _temporary(Path(path)) as (file, temporary):
@@ -53,7 +53,7 @@ def replacing(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
-    """Open a file beside ``path``, which is removed in the end, and its name."""
+    """Yield a temporary file next to ``path``, and its name; remove the file in the end."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file; name a file that may be replaced")
@@ -70,9 +70,9 @@ def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or a folder; ``Path.exists`` of Python 3.14 hides why it fails.
+    """Whether there is a file or a folder; ``Path.exists`` of Python 3.14 hides all errors.
 
-    :raises OSError: if that cannot be known, or the name is too long
+    :raises OSError: if the path cannot be examined, or the name is too long
     """
     try:
         path.stat()
@@ -104,8 +104,8 @@ def write_json(path: str | Path, content: JSON, indent: int | None = None) -> No
 def parse_json(text: str | bytes) -> JSON:
     """Parse JSON from outside, nested at most :data:`MAX_NESTING` deep.
 
-    What is nested deeper would end later, in whatever recurses over it, in a
-    ``RecursionError``, which is not a ``ValueError``.
+    Code that later recurses over deeper JSON would raise ``RecursionError``, which is not a
+    ``ValueError``.
 
     :raises DuplicateKey: if an object has a key twice
     :raises ValueError: if the text is not JSON in UTF-8, or is nested too deeply
@@ -117,17 +117,17 @@ def parse_json(text: str | bytes) -> JSON:
 
 
 class WrongJson(ValueError):
-    """JSON that is refused, though Python can read it, such as what is nested too deeply."""
+    """JSON that is rejected, though Python can read it, such as JSON nested too deeply."""
 
 
 class DuplicateKey(WrongJson):
-    """An object has a key twice, of which Python would take the last value."""
+    """An object has a key twice; Python would use the last value."""
 
 
 def unique(pairs: Sequence[tuple[str, JSON]]) -> dict[str, JSON]:
     """Make a JSON object of its pairs (``object_pairs_hook``).
 
-    :raises DuplicateKey: if it has a key twice (RFC 8259, 4: what it means is unpredictable)
+    :raises DuplicateKey: if it has a key twice (RFC 8259, 4: behaviour is unpredictable)
     """
     content = dict(pairs)
     if len(content) < len(pairs):
@@ -137,12 +137,12 @@ def unique(pairs: Sequence[tuple[str, JSON]]) -> dict[str, JSON]:
 
 
 def check_nesting(text: str) -> None:
-    """Refuse JSON that is nested more than :data:`MAX_NESTING` deep.
+    """Reject JSON that is nested more than :data:`MAX_NESTING` deep.
 
-    How deep Python itself reads depends on its version, and who reads after it, such as an
-    SDK, recurses over the content again.
+    Python's own limit depends on its version, and later readers, such as an SDK, recurse
+    over the content again.
 
-    :raises ValueError: if it is nested deeper
+    :raises ValueError: if the JSON is nested deeper
     """
     if text.count("[") + text.count("{") <= MAX_NESTING:
         return
@@ -155,7 +155,7 @@ def check_nesting(text: str) -> None:
 
 
 def socket_in(url: str, folder: str | Path = "") -> str:
-    """Complete the URL of a socket whose path is relative; any other stays as it is.
+    """Complete the URL of a socket whose path is relative; return any other URL unchanged.
 
     :param folder: the folder that the path starts from, by default the current one
     """
@@ -172,7 +172,7 @@ def read_json(path: str | Path, kind: str) -> dict[str, JSON]:
     :raises InputError: if the file is missing, empty or not a JSON object
     """
     try:
-        # some editors begin a file with a mark of the byte order
+        # some editors begin a file with a byte order mark
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise cannot_read(path, kind, error) from error
@@ -207,21 +207,21 @@ def mapping(value: JSON) -> dict[str, JSON]:
 
 
 def listing(value: JSON) -> list[JSON]:
-    """Return the value if it is a list, else a list of it alone; nothing for ``None``."""
+    """Return the value if it is a list, else a list of it alone; empty for ``None``."""
     if isinstance(value, list):
         return value
     return [] if value is None else [value]
 
 
 def is_number(value: JSON) -> TypeGuard[int | float]:
-    """Return whether a value is a number with which readers can calculate."""
+    """Return whether a value is a number of at most :data:`MAX_NUMBER` in magnitude."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return -MAX_NUMBER <= value <= MAX_NUMBER  # NaN is not in this range
 
 
 def integer(value: JSON) -> int | None:
-    """Return a whole number as an int, as JSON Schema has it: also 5.0; else ``None``."""
+    """Return a whole number as an int, else ``None``; 5.0 is whole, as in JSON Schema."""
     return int(value) if is_number(value) and value == int(value) else None
 
 
@@ -231,7 +231,7 @@ def number(value: JSON) -> float:
 
 
 def number_or_null(value: JSON) -> int | float | None:
-    """Return the value if it is a number; for what somebody else calls a number."""
+    """Return the value if it is a number, else ``None``."""
     return value if is_number(value) else None
 
 
@@ -243,8 +243,8 @@ def lack(error: Exception) -> str:
 def cannot_write(path: Path, error: OSError) -> QuantumError:
     """Return the error for a file that cannot be written, to raise ``from`` its cause.
 
-    :returns: an :class:`InputError` if the path is wrong; if the machine is at fault, as by a
-        full disk, no such error, since the same input may do elsewhere
+    :returns: an :class:`InputError` if the path is wrong; a plain :class:`QuantumError` if
+        the machine is at fault, since the same input may work on another machine
     """
     what = f"{path}: cannot be written: {error.strerror or error}"
     if error.errno in _WRONG_PATH:

@@ -18,7 +18,7 @@ class QuantumPlugin(StreamFlowPlugin):
     """The plugin ``sf_quantum``."""
 
     def register(self) -> None:
-        """Register the connectors, the filter and the scheduler, and mend StreamFlow."""
+        """Register the connectors, the filter and the scheduler, and patch StreamFlow."""
         streamflow_links.install()
         streamflow_outputs.install()
         self.register_binding_filter("sfq.candidate", CandidateFilter)

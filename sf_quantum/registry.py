@@ -17,7 +17,7 @@ T = TypeVar("T")
 class Registry(Generic[T]):
     """Plug-ins by name: entry points of this package and of a site's own packages.
 
-    Each is imported only when it is loaded.
+    A plug-in is imported only when it is loaded.
 
     :param group: the group's name
     :param kind: what messages call an entry, such as ``sampler``
@@ -34,7 +34,7 @@ class Registry(Generic[T]):
     def load(self, name: str) -> T:
         """Load the entry of a name.
 
-        :raises InputError: if there is none, or its package cannot be imported
+        :raises InputError: if there is no such entry, or its package cannot be imported
         """
         registered = self._registered()
         if name not in registered:
@@ -52,14 +52,14 @@ class Registry(Generic[T]):
 
 
 def _state(path: str) -> tuple[str, int]:
-    """A folder of packages, and when one was last installed there or removed."""
+    """Return a folder of packages, and when a package was last installed or removed there."""
     try:
         return path, os.stat(path or ".").st_mtime_ns
-    except OSError:  # Python, too, accepts a folder that is missing
+    except OSError:  # Python also accepts a missing folder
         return path, 0
 
 
 @lru_cache(maxsize=32)
 def _installed(group: str, paths: tuple[tuple[str, int], ...]) -> EntryPoints:
-    """Read the files of all packages, which takes as long as some requests."""
+    """Read the files of all packages: cached, as this takes as long as some requests."""
     return entry_points(group=group)

@@ -1,4 +1,4 @@
-"""Objects of JSON as dataclasses: read once where they come in, or refused in one line."""
+"""JSON objects as dataclasses: read once on input, or rejected with a one-line message."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_SHOWN = 60
 
 
 class WrongValue(ValueError):
-    """JSON is not what it should be; the text says where, what is wrong and what is right.
+    """A wrong value in JSON; the text states the place, the fault and what is expected.
 
     :param where: path of the field, such as ``jobs[2].state``
     """
@@ -42,13 +42,13 @@ class WrongValue(ValueError):
         self._where = where
 
     def within(self, part: str) -> WrongValue:
-        """Return the error as seen from the object, or the list, that has the part."""
+        """Return the error as seen from the object, or the list, that contains the part."""
         joint = "." if self._where and not self._where.startswith("[") else ""
         return WrongValue(self._what, f"{part}{joint}{self._where}")
 
 
 def expected(right: str, value: JSON) -> WrongValue:
-    """Return the error of a value in place of the right one."""
+    """Return the error for a value in place of ``right``, a text such as ``a list``."""
     if isinstance(value, dict | list):
         shown = "an object" if isinstance(value, dict) else "a list"
     else:
@@ -57,11 +57,11 @@ def expected(right: str, value: JSON) -> WrongValue:
 
 
 def read(kind: type[T], content: JSON, **values: object) -> T:
-    """Read an object as a dataclass, whose fields are its keys; ``class_`` is ``class``.
+    """Read an object as a dataclass with a field for each key: ``class_`` for ``class``.
 
     A field is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict`` of
-    these, ``JSON``, or is ``Annotated`` with the function that reads it. One with a default,
-    or that may be ``None``, may be missing or ``null``. Keys that are no fields are ignored.
+    these, ``JSON``, or is ``Annotated`` with the function that reads it. A field with a
+    default, or that may be ``None``, may be missing or ``null``. Other keys are ignored.
 
     :param values: values of fields that the caller has read
     :raises WrongValue: if a field is missing, or has another type
@@ -91,7 +91,7 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: type[DataclassInstance]) -> list[_Field]:
-    # JSON is defined by itself, which not every Python resolves.
+    # The type JSON is recursive, which not every version of Python resolves.
     hints = get_type_hints(kind, localns={"JSON": object}, include_extras=True)
     return [
         _Field(
@@ -170,7 +170,7 @@ def _bool(value: JSON) -> bool:
 def whole(value: JSON) -> int:
     """Read a whole number.
 
-    :raises WrongValue: if it is none
+    :raises WrongValue: if the value is not one
     """
     if (number := integer(value)) is None:
         raise expected("a whole number", value)

@@ -1,4 +1,4 @@
-"""Text for people: what others wrote, made safe to show, and common messages."""
+"""Text for people: text from elsewhere, made safe to show, and common messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 T = TypeVar("T")
-# characters of a message, or a name, that somebody else wrote
+# most characters shown of a message, or a name, from elsewhere
 MAX_CHARACTERS = 300
 #: the first columns of a report's CSV
 PERIOD = ("from", "until")
@@ -17,7 +17,7 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escaped(text: str) -> str:
-    """Escape what a terminal would act on, and what would begin a new line.
+    """Escape characters that a terminal would act on, and line breaks.
 
     A byte of a file name that is not UTF-8 is shown as that byte: ``\\xe4``.
     """
@@ -36,9 +36,9 @@ def one_line(text: str) -> str:
 
 
 def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
-    """Have a text of any length be one line of so many characters at most.
+    """Shorten a text of any length to one line of at most ``max_characters``.
 
-    What is left out is in the middle: messages begin with what failed, and end with why.
+    The middle is left out: messages begin with what failed, and end with why.
     """
     half = max_characters // 2
     if len(text) > 4 * max_characters:  # escaping all of it would take long
@@ -49,7 +49,7 @@ def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def csv_cell(value: T) -> T | str:
-    """Have a spreadsheet take a value for text, and not for a formula."""
+    """Mark text that a spreadsheet would interpret as a formula as text."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
     return f"'{value}" if formula else value
 
@@ -67,11 +67,11 @@ def csv_row(
 
 
 def decimal(value: float) -> str:
-    """Format a number as a plain decimal, to a millionth, as every spreadsheet reads it."""
+    """Format a number as a plain decimal, to a millionth, for any spreadsheet."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-# Last time that has a date, in seconds since the epoch.
+# Last time that ``datetime`` can represent, in seconds since the epoch.
 LAST_SECOND = 253_402_300_799
 
 

@@ -16,7 +16,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
 from sf_quantum.text import closest, unknown
 
-# message by the type of pydantic's error
+# messages by type of pydantic's error
 _MESSAGES = {
     "bool_type": "expected true or false",
     "dict_type": "expected keys and values",
@@ -33,7 +33,7 @@ _MESSAGES = {
     "path_type": "expected a path",
     "string_type": "expected text",
 }
-#: keys of a StreamFlow file, which none of our own files has
+#: keys of a StreamFlow file; no other file that sf_quantum reads has them
 STREAMFLOW = frozenset(("version", "workflows", "deployments"))
 # the similarity of a misspelt key, 0 to 1
 _MISSPELT = 0.75
@@ -41,7 +41,7 @@ _KEY = "[key]"  # last part of the location if the key itself is invalid (pydant
 
 
 def empty_mapping(content: JSON) -> JSON:
-    """Replace a missing value, as where all keys below are commented out, by ``{}``."""
+    """Replace a missing value with ``{}``, as if all keys of a section are commented out."""
     return {} if content is None else content
 
 
@@ -68,7 +68,7 @@ class ValidationErrors(InputError):
     """All errors of an input.
 
     :param lines: one line per error
-    :param keys: the keys that are wrong, as far as they are known
+    :param keys: locations of the errors, as far as they are known
     """
 
     def __init__(self, lines: list[str], keys: Sequence[KeyPath] = ()) -> None:
@@ -84,7 +84,7 @@ class ValidationErrors(InputError):
 def likeliest(content: Mapping[str, JSON], kinds: Mapping[str, Collection[str]]) -> str:
     """Return the kind of file to which most keys of a content belong.
 
-    A misspelt key counts as much as it resembles a key of the kind.
+    A misspelt key counts in proportion to its similarity to a key of the kind.
 
     :param kinds: the keys of each kind; the first of equally likely kinds is returned
     """
@@ -104,8 +104,8 @@ def validated(
 ) -> Model:
     """Validate a file's content.
 
-    :param name: formats the location of an error and the value there, which is ``None``
-        if the key itself is invalid
+    :param name: function that formats the location of an error and the value there, which
+        is ``None`` if the key itself is invalid
     :raises ValidationErrors: if the content is invalid; it lists all errors
     """
     try:
@@ -119,7 +119,7 @@ def validated(
 def check_private(path: Path) -> None:
     """Reject a file that others can read, or that anyone but its owner can write.
 
-    Its group may read it: Debian shares TLS keys this way, and systemd credentials
+    The file's group may read it, as with TLS keys in Debian and credentials of systemd
     (``LoadCredential=``).
 
     :raises InputError: if the mode is too open, or the file does not exist
@@ -142,7 +142,7 @@ def dotted(path: KeyPath) -> str:
 def _without_misspelt(
     model: type[Section], content: JSON, errors: list[ErrorDetails]
 ) -> list[ErrorDetails]:
-    """Leave out the missing keys for which the message of an unknown key asks."""
+    """Leave out errors of missing keys that the message of an unknown key suggests."""
     meant = {
         (*parents, closest(str(key), _known_keys(model, content, parents)))
         for *parents, key in (
@@ -192,8 +192,8 @@ def _known_keys(
         content = mapping(content).get(str(key))
         if section is not None and key in section.model_fields:
             sections = [*_sections(section.model_fields[str(key)].annotation)]
-            # One of several sections is chosen: the one of the type that the content
-            # names, or, for a list, of the type that pydantic has in the location.
+            # Of several sections, the one is chosen whose type the content names or, for
+            # a list, whose type is part of pydantic's location.
             named = mapping(content).get("type")
             if isinstance(content, list):
                 named = next(
@@ -207,7 +207,7 @@ def _known_keys(
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
-    """The models in an annotation, such as those of a list of several kinds."""
+    """Yield the models in an annotation, such as those of a list's items."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,7 +1,7 @@
 """The one reader of YAML files, and their writer: YAML 1.2, as StreamFlow reads it.
 
-What a file may cost is bounded: its size, its depth, and what its aliases stand for, which
-a file of a kilobyte can otherwise multiply without limit.
+A file's size, its depth and the number of values that its aliases stand for are bounded:
+aliases in a file of a kilobyte could otherwise stand for any number of values.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NotYamlError(ValueError):
 
 
 class _Constructor(SafeConstructor):
-    """Keeps what looks like a date as the text that it is, as CWL's readers do."""
+    """Keeps text that looks like a date as text, as CWL's readers do."""
 
 
 _Constructor.add_constructor(
@@ -65,8 +65,8 @@ _Constructor.add_constructor(
 class Parsed:
     """A document, and where its values are.
 
-    :param content: its keys are text
-    :param lines: line of each key and item, counted from 1; of the document at ``()``
+    :param content: value of the document; all keys are text
+    :param lines: line of each key and item, counted from 1; ``()`` is the document's
     """
 
     content: JSON
@@ -76,8 +76,8 @@ class Parsed:
 def parse(text: str, *, dates: bool = False) -> Parsed:
     """Parse a YAML document.
 
-    :param dates: keep dates as such, as StreamFlow does in its own file, whose schema then
-        refuses them; else a date is text
+    :param dates: whether to read dates as ``date``, as StreamFlow does in its own file,
+        whose schema then rejects them; else a date is text
     :raises NotYamlError: if the text is not YAML, or is beyond the bounds
     """
     if len(text) > MAX_BYTES:
@@ -88,7 +88,7 @@ def parse(text: str, *, dates: bool = False) -> Parsed:
         yaml.Constructor = _Constructor
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an anchor may be used again
+            warnings.simplefilter("ignore")  # an anchor may be defined twice
             root = yaml.compose(text)
         if root is None:
             return Parsed(None, {})
@@ -144,7 +144,7 @@ def dump_line(content: JSON) -> str:
 def _dumped(content: JSON, *, flow: bool | None, width: int) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.width = flow, width
-    # ruamel's annotation, None, is that of its default
+    # ruamel annotates this attribute as None, the type of its default
     yaml.__dict__["sort_base_mapping_type_on_output"] = False
     yaml.representer.ignore_aliases = lambda _: True
     text = _written(yaml, content)
@@ -170,14 +170,14 @@ def _not_yaml(error: MarkedYAMLError, why: str) -> NotYamlError:
 
 
 def _check(root: Node) -> None:
-    """Check the keys, and how many values the aliases stand for, and how deep these are.
+    """Check the keys, and the number and depth of the values that aliases stand for.
 
-    Merge keys (``<<``) are aliases, too, so that this also bounds what they merge.
+    Merge keys (``<<``) use aliases, so the values that they merge are also bounded.
 
-    :raises MarkedYAMLError: if a key stands twice, or is not text, or an alias stands for
-        what contains it, or for too much, or nests it too deep
+    :raises MarkedYAMLError: if a key is duplicate or not text, if an alias stands for a
+        node that contains it, or if aliases stand for too many or too deep values
     """
-    # How many values a node stands for, and in how many levels; None during the count.
+    # Number of values and levels of each node, by its id; None while they are counted.
     measures: dict[int, tuple[int, int] | None] = {}
     aliased = 0
 
@@ -238,7 +238,7 @@ def _plain(value: object, *, dates: bool) -> JSON:
 
 
 def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
-    """The line of each key and item below a node."""
+    """Yield the location and line of each key and item below a node."""
     children: list[tuple[str | int, Node, Node]] = []
     if isinstance(node, MappingNode):
         children = [(str(key.value), key, value) for key, value in node.value]
