@@ -1,8 +1,8 @@
 """Answers of services that may be slow, endless or too large: bounded in time and size.
 
-The time limit of a socket holds for each call of it, so an answer that drips in would never
-end. :class:`WholeAnswer` makes it the time limit of the whole answer, for all clients that
-are built on :mod:`http.client`, as urllib3 is.
+A socket's time limit applies to each of its calls, so an answer that drips in would never
+end. :class:`WholeAnswer` applies the limit to the whole answer, for all clients that are
+built on :mod:`http.client`, as urllib3 is.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ import threading
 import time
 from collections.abc import Iterable
 
-# Largest size of status lines and headers, of all answers "100 Continue" together.
+# Largest size of status lines and headers, including those of all answers "100 Continue".
 HEAD_BYTES = 256 * 1024
-# Bytes that are read at once.
+# Largest number of bytes per read.
 PART_BYTES = 64 * 1024
-# Bytes from which on an answer is large, and large answers that a process reads at once: the
-# others wait with so much of theirs.
+# Bytes above which an answer is large, and number of large answers that a process reads
+# concurrently: the others wait when they have reached that size.
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 2
 _large = threading.BoundedSemaphore(LARGE_AT_ONCE)
-#: statuses of answers that send the client elsewhere
+#: statuses of redirects
 REDIRECTS = (300, 301, 302, 303, 307, 308)
 # Redirects of requests that have certainly had no effect (RFC 9110, 15.4.8 and 15.4.9).
 UNDONE_REDIRECTS = (307, 308)
 
 
 def content_length(header: str | None) -> int | None:
-    """Read a ``Content-Length`` (RFC 9110, 8.6), 0 without one; ``None`` if it is none.
+    """Read a ``Content-Length`` (RFC 9110, 8.6): 0 if missing, ``None`` if malformed.
 
-    Any number of zeros may precede it, and Python's ``int`` reads 4,300 digits.
+    Any number of leading zeros is valid, but Python's ``int`` reads at most 4,300 digits.
     """
     digits = (header or "").lstrip("0") or "0"
     return int(digits) if digits.isdecimal() and len(digits) <= 20 else None
 
 
 class TooLarge(OSError):
-    """An answer has more bytes than it may have."""
+    """An answer exceeds its size limit."""
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket until a moment, which its time limit sets."""
+    """Reads a socket until a deadline, which the socket's time limit sets."""
 
     def __init__(self, sock: socket.socket) -> None:
         seconds = sock.gettimeout()
         self._sock = sock
         self._until = None if seconds is None else time.monotonic() + seconds
-        # the file keeps a connection open that is closed before its answer is read
+        # the file keeps the connection open if it is closed before its answer is read
         self._file = sock.makefile("rb", 0)
         #: bytes that may still be read
         self.left: int | None = HEAD_BYTES
@@ -76,7 +76,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Socket:
-    """A socket for a response, which only makes a file of it."""
+    """A socket for a response, which only calls its ``makefile``."""
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
@@ -86,7 +86,7 @@ class _Socket:
 
 
 class WholeAnswer(http.client.HTTPResponse):
-    """A response whose socket's time limit holds for all of it, and whose head is bounded."""
+    """A response whose time limit applies to all of it, and whose head is bounded."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class WholeAnswer(http.client.HTTPResponse):
 
 
 class Timed(http.client.HTTPConnection):
-    """A connection whose time limit holds for a whole request, then for a whole answer.
+    """A connection whose time limit applies to a whole request, then to a whole answer.
 
-    It comes before the kind of connection among the bases of a class.
+    A subclass names it before the kind of connection among its bases.
     """
 
     response_class = WholeAnswer
@@ -115,7 +115,7 @@ class Timed(http.client.HTTPConnection):
     # The parameter is untyped: typeshed's type is a union of everything that can be
     # sent.
     def send(self, data) -> None:  # type: ignore[no-untyped-def]
-        """Send a part of a request; TLS alone would have the time limit for each record."""
+        """Send a part of a request; TLS alone would apply the time limit to each record."""
         if self.sock is None:
             self.connect()
         if not isinstance(data, bytes | bytearray):
@@ -136,24 +136,25 @@ class Timed(http.client.HTTPConnection):
 def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """Read the body of a response; see :func:`whole`.
 
-    :raises http.client.HTTPException: if the connection ends before it does
+    :raises http.client.HTTPException: if the connection ends before the body
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
     at_once = min(PART_BYTES, most_bytes + 1)
     read = whole(iter(lambda: response.read(at_once), b""), most_bytes)
-    if response.length:  # it counts down the bytes still to come
+    if response.length:  # the number of bytes still to come
         raise http.client.IncompleteRead(b"", response.length)
     return read
 
 
 def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
-    """Join the parts of an answer, none of which is large, as they arrive.
+    """Join the small parts of an answer as they arrive.
 
-    Whatever a vendor sends, a process reads no more than :data:`LARGE_AT_ONCE` large answers
-    at once. Those that wait do so for the time of a request at most, which ends the others.
+    A process reads at most :data:`LARGE_AT_ONCE` large answers concurrently, regardless of
+    what a vendor sends. Further ones wait at most for a request's time limit, which ends
+    the answers being read.
 
-    :raises TooLarge: if it has more bytes, before more is read
+    :raises TooLarge: as soon as the answer exceeds ``most_bytes``
     """
     read, large = io.BytesIO(), False  # getvalue() makes no copy
     try:
@@ -170,15 +171,15 @@ def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
 
 
 def too_large(most_bytes: int) -> TooLarge:
-    """Make the error of an answer with more bytes than this."""
+    """Return the error for an answer of more than ``most_bytes``."""
     return TooLarge(f"the answer has more than {most_bytes:,} bytes")
 
 
 def elsewhere(location: str | None) -> str:
-    """Say that an answer sends the client elsewhere, in one line.
+    """Return a one-line message about a redirect.
 
-    No client of ours goes there: a header with a credential would go along, whatever it is
-    called.
+    No client of sf_quantum follows redirects: a credential in a header of any name would be
+    sent along.
     """
     # The query is left out, as it may contain a credential.
     place = (location or "").partition("?")[0]

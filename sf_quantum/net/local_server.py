@@ -10,17 +10,17 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, TypeAlias
 
-# Each connection is a thread. Any user of the machine can open one, so those that have shown
-# no credential give way to new ones.
+# Each connection occupies a thread, and any user of the machine can connect. So connections
+# that have shown no credential give way to new ones.
 MOST_CONNECTIONS = 100
 # Longest wait for the thread of a connection that has given way.
 GIVE_WAY_SECONDS = 1.0
-# What socketserver calls a request.
+# The type that socketserver calls a request.
 Request: TypeAlias = socket.socket | tuple[bytes, socket.socket]
 
 
 class _Reader(io.RawIOBase):
-    """Reads a connection; the time limit holds for a whole request, not for each part."""
+    """Reads a connection; the time limit applies to a whole request, not to each part."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection = connection
@@ -41,13 +41,13 @@ class _Reader(io.RawIOBase):
         try:
             return self._connection.recv_into(buffer)
         finally:
-            self._connection.settimeout(self._seconds)  # the answer has the usual time
+            self._connection.settimeout(self._seconds)  # the limit for sending the answer
 
 
 class TimedHandler(BaseHTTPRequestHandler):
-    """A handler of requests, each of which has to arrive within a time.
+    """A handler of requests, each of which has to arrive within ``timeout`` seconds.
 
-    The requests of a connection follow each other within that time, too.
+    The next request of a connection has to begin within the same time.
     """
 
     timeout: ClassVar[float]
@@ -110,7 +110,7 @@ class LocalServer(ThreadingHTTPServer):
         return self._free.acquire(timeout=GIVE_WAY_SECONDS)
 
     def trust(self, request: Request) -> None:
-        """Let a connection that has shown the credential keep its place."""
+        """Exempt a connection that has shown the credential from giving way."""
         with self._lock:
             self._strangers.pop(request, None)
 
@@ -127,4 +127,4 @@ class LocalServer(ThreadingHTTPServer):
         self._free.release()
 
     def handle_error(self, *_: object) -> None:
-        """Print nothing of a client that is gone: standard error is the caller's."""
+        """Print nothing about a disconnected client: standard error is the caller's."""

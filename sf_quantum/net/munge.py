@@ -1,9 +1,9 @@
 """MUNGE credentials, with which ``munged`` attests a process's user across a cluster.
 
 libmunge is installed with MUNGE's daemon, and called through ctypes: no Python package
-is needed. ``socket`` is that of ``munged``, libmunge's default if ``None``. Each function
-raises :class:`InputError` if libmunge is not installed, and :class:`QpuError` if ``munged``
-does not answer.
+is needed. ``socket`` is the path of ``munged``'s socket, by default libmunge's own default.
+Each function raises :class:`InputError` if libmunge is not installed, and :class:`QpuError`
+if ``munged`` does not answer.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _library() -> ctypes.CDLL:
         raise InputError(
             "libmunge.so.2 is not installed (Debian: libmunge2, Red Hat: munge-libs)"
         ) from error
-    # free() is looked up through it too, as that of the C library that allocated
+    # free() is also looked up through libmunge: it is that of the C library that allocated
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.restype = ctypes.c_char_p

@@ -1,7 +1,8 @@
 """A relay on this machine between a service and a vendor's client that has no bounds.
 
-The client gets the relay's URL in place of the service's. What it sends goes on to the
-service as by any other client of ours: within a time, up to a size, and to nowhere else.
+The client gets the relay's URL in place of the service's. The relay sends the client's
+requests to the service like every client of sf_quantum: it bounds the time and size of
+answers, and follows no redirects.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 
-# less than that for which the client is waited for
+# less than the time for which callers wait for the vendor's client
 SECONDS = 25.0
 MOST_BYTES = 4 * ANSWER_BYTES
 # Largest body of a request, the same as `sfq serve` accepts.
@@ -34,7 +35,8 @@ HOST = "127.0.0.1"
 ACCEPT_PAUSE_SECONDS = 0.1
 # headers that belong to one connection
 OF_A_CONNECTION = ("connection", "host", "content-length", "accept-encoding")
-# the status for a request that has certainly not been sent, after which clients try again
+# statuses for a request that was certainly not sent, after which clients try again, and for
+# one without an answer
 NOT_SENT, NOT_ANSWERED = 425, 502
 
 
@@ -42,8 +44,8 @@ class Relay:
     """A relay to one service, until it is closed.
 
     :param url: URL of the service; with ``http``, it may be on another machine
-    :raises InputError: if the URL is invalid, or the vendor's client would ask the site's
-        proxy for the relay, or this proxy is not an HTTP proxy
+    :raises InputError: if the URL is invalid, or the vendor's client would reach the relay
+        through the site's proxy, or this proxy is not an HTTP proxy
     """
 
     def __init__(self, url: str) -> None:
@@ -56,12 +58,12 @@ class Relay:
         self._server = _Server(_client(url, proxies))
         serving = threading.Thread(target=self._server.serve, daemon=True)
         serving.start()
-        #: ends it
+        #: function that ends the relay
         self.close = self._server.end
 
     @property
     def url(self) -> str:
-        """Where it listens; others of this machine do not know the path."""
+        """URL of the relay; other users of this machine do not know its path."""
         return f"http://{HOST}:{self._server.server_port}/{self._server.secret}"
 
 
@@ -74,7 +76,7 @@ def _client(url: str, proxies: Mapping[str, str]) -> Client:
 
 
 class _ProxiedClient(Client):
-    """A client that asks through the HTTP proxy of the site."""
+    """A client that sends requests through the HTTP proxy of the site."""
 
     def __init__(self, url: str, proxy: SplitResult) -> None:
         if proxy.scheme != "http" or not proxy.hostname:
@@ -88,7 +90,7 @@ class _ProxiedClient(Client):
         tls = urlsplit(url).scheme == "https"
         headers = {} if tls else self._by
         super().__init__(url, headers, most_bytes=MOST_BYTES, plain=True)
-        if not tls:  # a proxy is asked for whole URLs
+        if not tls:  # a request to a proxy names the whole URL
             _, host, port, prefix = self._base
             name = f"[{host}]" if ":" in host else host
             self._base = tls, host, port, f"http://{name}:{port}{prefix}"
@@ -101,7 +103,7 @@ class _ProxiedClient(Client):
         return connection
 
     def _speaks_tls(self, timeout_seconds: float) -> bool:
-        return False  # the service itself cannot be reached to find out
+        return False  # the service cannot be probed through a proxy
 
 
 class _Server(LocalServer):
@@ -115,7 +117,7 @@ class _Server(LocalServer):
         while not self._ended.is_set():
             try:
                 request, address = self.get_request()
-            except OSError:  # it has ended, or the process has no descriptor to spare
+            except OSError:  # the relay has ended, or no file descriptor is free
                 self._ended.wait(ACCEPT_PAUSE_SECONDS)
             else:
                 self.process_request(request, address)
@@ -168,4 +170,4 @@ class _Handler(TimedHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,8 +1,7 @@
 """Sessions of ``requests`` for SDKs of vendors: bounded answers, and no redirects.
 
-``requests`` takes a redirect to wherever it leads, with all headers but ``Authorization``,
-reads answers to their end, however large they are and grow, and has a time limit for each
-part that comes.
+Without them, ``requests`` follows any redirect with all headers but ``Authorization``, reads
+answers of any size, also after decompression, and applies its time limit to each part.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class _Adapter(HTTPAdapter):
     ) -> Response:
         """Send a request, and read its answer, compressed or not, up to the largest size.
 
-        :raises RequestException: if it is larger, late or a redirect
+        :raises RequestException: if the answer is too large, late or a redirect
         """
         answer = super().send(request, True, self._seconds, verify, cert, proxies)
         read = None
@@ -79,7 +78,7 @@ class _Adapter(HTTPAdapter):
         finally:
             if read is None:
                 answer.close()
-            # what is read, in place of what is still to come
+            # the bytes that were read replace the stream
             answer.raw = io.BytesIO(read or b"")
         return answer
 
@@ -98,12 +97,12 @@ class _Adapter(HTTPAdapter):
 def guard(
     session: Session, most_bytes: int, seconds: float, *, repeated: bool = False
 ) -> None:
-    """Have a session follow no redirect, and bound all answers.
+    """Make a session reject redirects, and bound all its answers.
 
-    :param most_bytes: largest answer in bytes, also after it is decompressed
+    :param most_bytes: largest answer in bytes, before and after decompression
     :param seconds: time in which a request must be sent, and after that the whole
         answer received
-    :param repeated: repeat requests that change nothing
+    :param repeated: whether to retry requests that change nothing
     """
     retries = Retry(RETRIES, read=READ_RETRIES, backoff_factor=0.01)
     for scheme in ("http://", "https://"):

@@ -31,7 +31,7 @@ from sf_quantum.protocol.bounds import RESULT_BYTES
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
-# a service that asks for more is asked again after a day
+# a service that requests a longer wait is asked again after a day
 MOST_RETRY_SECONDS = 86400.0
 # Longest wait for each step of a handshake that finds out whether a service speaks TLS.
 PROBE_SECONDS = 2.0
@@ -40,7 +40,7 @@ NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
 class Unreachable(QpuError):
-    """There is no answer, or none that can be read.
+    """There is no answer, or it cannot be read.
 
     :param sent: whether the request may have arrived
     """
@@ -51,14 +51,14 @@ class Unreachable(QpuError):
 
 
 class Unsendable(InputError):
-    """A request cannot be sent: by its credential, or since the service is not trusted."""
+    """A request cannot be sent, due to its headers or as the service is not trusted."""
 
 
 @dataclass(frozen=True)
 class Response:
     """The status and body of a service's answer.
 
-    :param retry_seconds: time after which it asks for another attempt (``Retry-After``)
+    :param retry_seconds: wait that the service requests before a retry (``Retry-After``)
     """
 
     status: int
@@ -77,13 +77,13 @@ class _TlsConnection(bounded_answers.Timed, http.client.HTTPSConnection):
 
 
 class Client:
-    """A client of one service, which threads may share: each request has a connection.
+    """A client of one service, which threads may share: each request opens a connection.
 
-    :class:`KeptClient` keeps it for the next request.
+    :class:`KeptClient` keeps the connection for the next request.
 
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
-    :param headers: sent with every request
-    :param credential: called for each request; returns further headers
+    :param headers: headers of every request
+    :param credential: function that is called for each request and returns further headers
     :param most_bytes: largest answer in bytes, unless a request allows another size; by
         default ``RESULT_BYTES``
     :param plain: allow plain HTTP to another machine, as a vendor's own client would
@@ -127,9 +127,9 @@ class Client:
         :param timeout_seconds: time in which the request must be sent, and after that
             the whole answer received
         :param most_bytes: largest answer in bytes, if fewer than the client's
-        :raises Unreachable: if the connection fails, or the answer is not there in time, is
-            too large, or redirects elsewhere
-        :raises Unsendable: if the service speaks no TLS, or its certificate cannot be
+        :raises Unreachable: if the connection fails, or the answer is late, too large, or a
+            redirect
+        :raises Unsendable: if the service does not speak TLS, or its certificate cannot be
             verified, or a header is not printable ASCII, or the credential cannot be read
         """
         headers = {} if body is None else {"Content-Type": "application/json"}
@@ -151,7 +151,7 @@ class Client:
         *,
         most_bytes: int | None = None,
     ) -> tuple[int, Message, bytes]:
-        """Send one request, with the client's own headers too; see :meth:`request`.
+        """Send one request, also with the client's own headers; see :meth:`request`.
 
         :returns: status, headers and body of the answer
         """
@@ -199,11 +199,11 @@ class Client:
             self._answered(connection, reusable=reusable)
 
     def _speaks_tls(self, timeout_seconds: float) -> bool:
-        """Whether a service that has no answer to plain HTTP begins one of TLS."""
+        """Whether a service that did not answer plain HTTP completes a TLS handshake."""
         tls, host, port, _ = self._base
         if tls or self._socket is not None:
             return False
-        # nothing is sent to it, so it need not be trusted
+        # no request is sent to the service, so it need not be trusted
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         seconds = min(timeout_seconds, PROBE_SECONDS)
@@ -235,7 +235,7 @@ class Client:
 
 
 class KeptClient(Client):
-    """A client that keeps its connection for the next request, as a loop of jobs needs."""
+    """A client that keeps its connection for the next request, for loops of jobs."""
 
     _end: ClassVar[Mapping[str, str]] = {}
 
@@ -255,7 +255,7 @@ class KeptClient(Client):
             connection.close()
 
     def __deepcopy__(self, _: object) -> KeptClient:
-        """Make a client with connections of its own; PennyLane copies its backends."""
+        """Make a client with its own connections; PennyLane copies its backends."""
         copied = copy(self)
         copied._idle = deque()
         return copied
@@ -284,13 +284,13 @@ class KeptClient(Client):
 
 
 def _open(idle: socket.socket) -> bool:
-    """Whether the service has not closed a connection that waits for no answer."""
+    """Whether the service has not closed an idle connection."""
     return not select.select([idle], [], [], 0)[0]
 
 
 def _check_place(response: http.client.HTTPResponse) -> None:
     if response.status in bounded_answers.REDIRECTS:
-        # nobody is at work on a request that is to be sent again, elsewhere
+        # a request that is to be sent again elsewhere has had no effect
         sent = response.status not in bounded_answers.UNDONE_REDIRECTS
         raise Unreachable(
             bounded_answers.elsewhere(response.headers["Location"]), sent=sent
@@ -298,10 +298,10 @@ def _check_place(response: http.client.HTTPResponse) -> None:
 
 
 def retry_seconds(retry_after: str | None, date: str | None) -> float | None:
-    """Read how long an answer asks to wait; ``None`` if it does not.
+    """Return the seconds that an answer asks the client to wait; ``None`` if none.
 
-    :param retry_after: the header (RFC 9110, 10.2.3): seconds, or a date
-    :param date: the header, the service's own clock
+    :param retry_after: header ``Retry-After`` (RFC 9110, 10.2.3): seconds, or a date
+    :param date: header ``Date``, the time by the service's own clock
     """
     value = (retry_after or "").strip()
     if value.isdecimal():
@@ -331,7 +331,7 @@ def _socket_path(url: str) -> str | None:
     if len(path.encode()) > SOCKET_PATH_BYTES:
         most = f"at most {SOCKET_PATH_BYTES} bytes"
         raise InputError(f"{url}: a socket's path has {most}")
-    # A socket that is not there may still come.
+    # A missing socket may still be created.
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):
@@ -341,7 +341,7 @@ def _socket_path(url: str) -> str | None:
 
 
 def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
-    # whether by TLS, host, port, and what precedes every path
+    # The result: whether TLS is used, host, port, and the prefix of every path.
     shown = _without_password(url)
     try:
         parts = urlsplit(url)
