@@ -1,6 +1,6 @@
-"""The output of ``sacct --parsable2``, whose rows are those of ``--format``.
+"""The output of ``sacct --parsable2``, whose columns are the fields of ``--format``.
 
-None of the fields read here is a free text, so that ``|`` is a separator wherever it stands.
+No field that is read here is free text, so each ``|`` is a separator.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sf_quantum.slurm.counts import epoch
 
 #: the fields of :func:`read`
 FIELDS = "JobID State Reason ExitCode Start End".split()
-#: the fields that a trace of a cluster's load needs, and further ones that it may have
+#: the fields that a trace of a cluster's load needs, and its optional fields
 TRACE_FIELDS = ("JobID", "Partition", "Submit", "End", "ElapsedRaw", "NNodes")
 TRACE_OPTIONAL = ("Eligible", "TimelimitRaw")
 

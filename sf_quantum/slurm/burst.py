@@ -12,7 +12,7 @@ _BUFFER = re.compile(r"JobID=(\d+) .*?Pool=(\w+) .*?UserID=[^(]*\((\d+)\)")
 
 @dataclass(frozen=True)
 class Buffer:
-    """A place in a pool that a job has taken."""
+    """A job's place in a pool."""
 
     job: int
     pool: str
@@ -20,9 +20,9 @@ class Buffer:
 
 
 def read(text: str) -> tuple[list[Buffer], dict[str, int]]:
-    """Read the places that are taken, and their number by pool as Slurm counts them.
+    """Read the places that are taken, and Slurm's own count of them by pool.
 
-    Slurm 22.05 may count places of which it knows no job.
+    Slurm 22.05 may count places that have no job.
     """
     buffers = [
         Buffer(int(job), pool, int(uid)) for job, pool, uid in _BUFFER.findall(text)

@@ -1,8 +1,8 @@
 """The components of a heterogeneous job, and the nodes without which it never starts.
 
-Slurm chooses nodes for one component after the other: as many of its range as are free.
-A component with a range may so leave too few for a later one, and the whole job then stays
-pending, on idle nodes as well (tried with Slurm 22.05).
+Slurm chooses nodes for one component at a time: as many of the component's range as are
+free. A component with a range may thus leave too few nodes for a later one, and the whole
+job then stays pending, even if all nodes are idle (tried with Slurm 22.05).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 class Component(NamedTuple):
-    """What one component requests of its partition.
+    """The nodes that one component requests from its partition.
 
     :param min_nodes: minimum number of nodes
-    :param max_nodes: maximum number of nodes, equal to the minimum unless it is a range
+    :param max_nodes: maximum number of nodes, equal to the minimum without a range
     :param quantum: whether the component is for a QPU
     """
 
@@ -39,9 +39,9 @@ class Component(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, bool]:
-        """Where it stands in its job, as a key for sorting.
+        """Position in the job, as a sort key.
 
-        The first component cannot be given back before the others, so it is a classical one.
+        The first component cannot be released before the others, so it is a classical one.
         """
         return self.quantum, self.min_nodes < self.max_nodes
 
@@ -49,9 +49,9 @@ class Component(NamedTuple):
 def nodes_needed(components: Iterable[tuple[Component, int]]) -> int:
     """Count the nodes that a partition must have for components.
 
-    All but the last one in the order of their job take the most of their ranges.
+    All but the last component of the job get the maximum of their ranges.
 
-    :param components: each with its number
+    :param components: pairs of a component and how many of it the job has
     """
     counted = [(component, number) for component, number in components if number > 0]
     if not counted:

@@ -1,4 +1,4 @@
-"""Numbers and times as Slurm's commands print and take them."""
+"""Numbers and times as Slurm's commands print and accept them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def count(text: str) -> int | None:
     if (match := _COUNT.fullmatch(text)) is None:
         return None
     number = float(f"{match[1]}.{match[2]}") if match[2] else int(match[1])
-    # the place of the suffix is its power of 1024; no suffix is in place 0
+    # the index of the suffix is its power of 1024; the index without a suffix is 0
     return int(number * 1024 ** (" KMGTP".index(match[3].upper() or " ")))
 
 
@@ -27,7 +27,7 @@ def epoch(text: str) -> float | None:
 
 
 def wait_status(text: str) -> int | None:
-    """Read how a job has ended, as of wait(2).
+    """Read a job's exit status, encoded as in wait(2).
 
     :param text: ``256``, as ``squeue`` of 22.05 prints it, or exit code and signal in ``1:0``
     :returns: ``None`` if the text is neither
@@ -38,13 +38,13 @@ def wait_status(text: str) -> int | None:
 
 
 def limit_seconds(limit: str) -> float | None:
-    """A time limit in one of the forms of sbatch(1), None if it is none of them."""
+    """Return the seconds of a time limit as in sbatch(1); ``None`` for other texts."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
     if match is None:
         return None
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is None and len(numbers) < 3:
-        numbers.insert(0, 0)  # they start with minutes, otherwise with hours
+        numbers.insert(0, 0)  # the first number is minutes, otherwise hours
     hours, minutes, seconds = [*numbers, 0, 0][:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds

@@ -1,8 +1,8 @@
-"""Ids of Slurm jobs: ``7``, and ``7;b`` in a cluster that was named (``sbatch --parsable``).
+"""Ids of Slurm jobs: ``7``, and ``7;b`` if the cluster was named (``sbatch --parsable``).
 
-Two clusters may have jobs with the same number. A federation does not, as its number of a
-job includes that of the cluster where it was submitted, but the job may run on any of its
-clusters. So the cluster of such an id is the latest one known, and no part of its identity.
+Two clusters may have jobs with the same number, but not in a federation: there, a job's
+number includes the cluster where the job was submitted. Such a job may run on any cluster
+of the federation, so the cluster in its id is the latest one known, and does not identify it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_federated(job: str) -> bool:
 
 
 def found(job: str, clusters: str) -> str:
-    """Return the id of a job from a script's output, which always has its cluster.
+    """Return the id of a job from a script's output, which always includes the cluster.
 
     :param clusters: clusters named for the job, if any
     """
@@ -60,7 +60,7 @@ def same(one: str, other: str) -> bool:
 
 
 def component(job: str, group: int | None) -> str:
-    """A component of a heterogeneous job, in the words of ``scancel``: ``7+1;b``."""
+    """The id of a component of a heterogeneous job, as for ``scancel``: ``7+1;b``."""
     suffix = f"+{group}" if group else ""
     return of(f"{number(job)}{suffix}", cluster(job))
 

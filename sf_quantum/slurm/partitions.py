@@ -1,4 +1,4 @@
-"""Partitions and what their nodes have, as ``sinfo`` prints them."""
+"""Partitions and the resources of their nodes, as ``sinfo`` prints them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sf_quantum.slurm.counts import count
 TIMEOUT_SECONDS = 5
 #: the value of ``--format`` for :func:`processors`
 PROCESSORS_FORMAT = "%C|%c|%h"
-# nodes of a range in a list that are read; no cluster has more
+# Largest number of nodes that are read from a range in a list; no cluster has more.
 MAX_NODES = 65536
-# exit codes: of timeout(1), and of the command if there is nothing to submit jobs with
+# exit codes: of timeout(1), and of the command if ``sbatch`` is missing
 _TIMED_OUT, _NO_SLURM = 124, 127
 #: partition, number of nodes, CPUs, memory, gres, features, time limit and names of nodes, in
 #: a line for each kind of node
@@ -39,7 +39,7 @@ _PREFIX = re.compile("^(sinfo: )?((error|fatal): )?")
 class SilentSlurm(QuantumError):
     """Slurm has not listed its partitions; the text says why.
 
-    :param is_missing: whether jobs cannot be submitted either, also later
+    :param is_missing: whether Slurm is missing here: jobs cannot be submitted later either
     """
 
     def __init__(self, why: str, *, is_missing: bool = False) -> None:
@@ -48,7 +48,7 @@ class SilentSlurm(QuantumError):
 
 
 def of_this_host() -> dict[str, Partition]:
-    """Ask the Slurm of this host for its partitions.
+    """Query the Slurm of this host for its partitions.
 
     :raises SilentSlurm: if there is no Slurm, or it does not answer
     """
@@ -63,9 +63,9 @@ def of_this_host() -> dict[str, Partition]:
 
 
 def listed(output: str, errors: str, code: int) -> dict[str, Partition]:
-    """Read what :data:`COMMAND` printed.
+    """Read the output of :data:`COMMAND`.
 
-    :raises SilentSlurm: if it failed, or named no partition
+    :raises SilentSlurm: if the command failed, or named no partition
     """
     if code == _NO_SLURM:
         raise SilentSlurm("sbatch is not on the PATH", is_missing=True)
@@ -81,9 +81,9 @@ def listed(output: str, errors: str, code: int) -> dict[str, Partition]:
 
 
 def _message(errors: str) -> str:
-    """The cause and its consequence, which are the first and last lines of ``sinfo``.
+    """Return the cause and the consequence: the first and the last error of ``sinfo``.
 
-    What a profile of a login node prints is left out, unless there is nothing else.
+    The output of a login node's profile is left out, unless there is nothing else.
     """
     lines = [" ".join(line.split()) for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if line.startswith("sinfo: ")] or lines[-1:]
@@ -108,9 +108,9 @@ class Processors:
 def processors(line: str) -> Processors:
     """Read a line of ``sinfo`` with :data:`PROCESSORS_FORMAT`.
 
-    :raises ValueError: if it is none
+    :raises ValueError: if the line is malformed
     """
-    # processors are allocated/idle/other/total; nodes that differ have "4+" each
+    # processors are allocated/idle/other/total; "4+" each if the nodes differ
     states, per_node, shared = line.split("|")
     _, idle_processors, _, _ = states.split("/")
     idle, smallest = count(idle_processors), count(per_node.rstrip("+"))
@@ -123,7 +123,7 @@ def processors(line: str) -> Processors:
 class NodeKind:
     """Nodes of one kind in a partition; texts are as ``sinfo`` prints them.
 
-    Texts are empty if Slurm was not asked with ``sinfo``.
+    They are empty if the data is not from ``sinfo``.
 
     :param memory: memory in MB per node
     """
@@ -155,14 +155,14 @@ def _numbers(ranges: str) -> Iterator[str]:
     for one in ranges.split(","):
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", one.strip(), re.ASCII):
             first, last = int(match[1]), int(match[2] or match[1])
-            # a mistyped range may have any number of nodes, and needs no more to be wrong
+            # a mistyped range may have any number of nodes; the first ones prove it wrong
             for number in range(first, min(last, first + MAX_NODES) + 1):
                 yield f"{number:0{len(match[1])}}"
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What a partition's nodes have.
+    """A partition and its kinds of nodes.
 
     :param is_default: whether jobs without a partition go there
     """
@@ -178,7 +178,7 @@ class Partition:
 
 
 def described(text: str) -> dict[str, Partition]:
-    """Read what :data:`DESCRIPTIONS_COMMAND` printed; other lines are left out."""
+    """Read the output of :data:`DESCRIPTIONS_COMMAND`; other lines are left out."""
     kinds: dict[str, list[NodeKind]] = {}
     for line in text.splitlines():
         columns = line.strip().split("|")

@@ -1,9 +1,9 @@
 """The text of ``scontrol show job``, with and without ``--oneliner``.
 
-A job's name, comment, command and folders stand in it as they are, and may look like fields
-(``--job-name="a JobState=COMPLETED"``). Slurm prints the name first, then the fields that it
-makes itself, from ``UserId`` on, and the other free texts from ``Command`` on. So a field is
-looked for between those two, and a record in which a name imitates them is refused.
+A job's name, comment, command and folders appear in it unescaped, and may look like fields
+(``--job-name="a JobState=COMPLETED"``). Slurm prints the name first, then its own fields,
+from ``UserId`` on, and then the other free texts, from ``Command`` on. So fields are searched
+for between ``UserId`` and ``Command``; a record whose name imitates these is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sf_quantum.slurm.counts import epoch, wait_status
 
-#: a comment that there is none
+#: the comment of a job that has none
 NO_COMMENT = "(null)"
 _HEAD = re.compile(r"^JobId=\d+\b", re.MULTILINE)
 _NAME = re.compile(r"\sJobName=")
@@ -23,9 +23,9 @@ _FREE = re.compile(r"\s(?:Command|WorkDir|Comment)=")
 _FREE_OR_HEAD = re.compile(rf"{_FREE.pattern}|{_HEAD.pattern}", re.MULTILINE)
 _FIELD = re.compile(r"(?:^|\s)([\w/:]+)=(\S*)")
 _COMMENT = re.compile(r"\sComment=(.*?)(?=\s+(?:StdErr|StdIn|StdOut|Power)=|\Z)", re.S)
-# requests of resources stand behind the free texts, a line each or between two spaces
+# requests of resources follow the free texts, on a line each or between two spaces
 _REQUEST = re.compile(r"\s(TresPer(?:Node|Socket|Task|Job)|MemPerTres)=(\S+)(?=\s|\Z)")
-# The option --details adds a line for the nodes on which the job has the same.
+# The option --details adds a line for each group of nodes with the same resources.
 _SHARE = re.compile(r"\sNodes=(\S+) CPU_IDs=(\S*) Mem=(\d+) GRES=(\S*)")
 _NOTHING = ("(null)", "N/A")
 
@@ -37,7 +37,7 @@ class Share:
     :param nodes: expression of their names
     :param cpus: number of CPUs
     :param memory: in MB; 0 where Slurm does not allocate memory
-    :param gres: list in Slurm's words, such as ``gpu:2(IDX:0-1)``
+    :param gres: list in Slurm's format, such as ``gpu:2(IDX:0-1)``
     """
 
     nodes: str
@@ -52,7 +52,7 @@ class JobRecord:
 
     :param task: index of the task of an array
     :param shares: resources by node, if the record has them (``--details``)
-    :param comment: empty if it cannot be told from another free text; :data:`NO_COMMENT` for none
+    :param comment: empty if another free text imitates it; :data:`NO_COMMENT` if missing
     :param fields: fields that Slurm fills in itself, without those that have no value
     """
 
@@ -102,7 +102,7 @@ def read(text: str) -> list[JobRecord]:
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, str]]:
-    """Divide the output in records: the first fields and the name, Slurm's own, free texts."""
+    """Split each record of the output: ids and name, Slurm's own fields, free texts."""
     owners, ending = [match.start() for match in _OWNER.finditer(text)], _FREE
     if not owners:  # the record may be cut short
         owners = [match.end() for match in _HEAD.finditer(text)]
@@ -110,7 +110,7 @@ def _parts(text: str) -> Iterator[tuple[str, str, str]]:
     after = 0
     for owner, following in zip(owners, [*owners[1:], len(text)], strict=False):
         heads = [match.start() for match in _HEAD.finditer(text, after, owner)]
-        # a further one is in the name, or in a free text of the record before
+        # a further head is in the name, or in a free text of the previous record
         is_record = bool(heads) and (len(heads) == 1 or after == 0)
         match = ending.search(text, owner)
         after = match.start() if match else len(text)

@@ -1,8 +1,8 @@
 """The formats and rows of ``squeue``.
 
 Each row is one line of columns between ``|``. A free text (a comment, a reason) is in the last
-column only, so that it may contain the separator. ``squeue --json`` is not read: that of 22.05
-ignores ``--jobs`` and ``--states``, and it is much larger (docs/reference/figures.md).
+column only, so it may contain the separator. ``squeue --json`` is not used: in 22.05, it
+ignores ``--jobs`` and ``--states``, and its output is much larger (docs/reference/figures.md).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FIELDS = (
     "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
     "RestartCnt Comment".split()
 )
-#: the value of ``--Format`` for :func:`read`; a size of 0, which the colon stands for, is that
-#: of the value
+#: the value of ``--Format`` for :func:`read`; the colon without a size makes a column as wide
+#: as its value
 FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
 _CLUSTER_LINE = "CLUSTER: "
 
@@ -107,16 +107,16 @@ class QueueRow:
 class Queue:
     """The output of ``squeue`` with :data:`FORMAT`.
 
-    :param clusters: clusters that have answered; of several, Slurm passes over others
-        in silence. The empty name is the login node's own
+    :param clusters: clusters that have answered; if several are named, Slurm silently omits
+        the others. The empty name is the login node's own cluster
     """
 
     clusters: frozenset[str]
-    # Each job number has rows of a cluster, with the id of the task of an array.
+    # Rows by job number, each with its cluster and the id of its array task.
     _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
 
     def rows(self, job: str) -> list[QueueRow] | None:
-        """Those of a job, of an array several; None if they do not tell how it is."""
+        """Return the rows of a job, one per task; None if they do not show its state."""
         tasks = [
             (task, row)
             for cluster, task, row in self._lines.get(ids.number(job), ())
@@ -128,11 +128,11 @@ class Queue:
 def read(text: str, named: bool = False) -> Queue:
     """Read the output of ``squeue`` with :data:`FORMAT`.
 
-    :param named: whether clusters were named, whose output begins with their names
+    :param named: whether clusters were named: a line with its name precedes each one's rows
     """
     clusters, cluster = set() if named else {""}, ""
     lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
-    # splitlines() would not do: a comment may have other separators of lines
+    # splitlines() would be wrong: a comment may contain other line separators
     for line in text.split("\n"):
         if line.startswith(_CLUSTER_LINE):
             cluster = line.removeprefix(_CLUSTER_LINE).strip()
@@ -166,12 +166,13 @@ Found = TypeVar("Found")
 def without_siblings(
     entries: Iterable[tuple[str, Found]], state: Callable[[Found], str]
 ) -> list[Found] | None:
-    """What counts of the lines or records of a job, each with the id of its task.
+    """Choose the valid row or record of each task of a job.
 
-    Each cluster of a federation has one, of which all are revoked but that of the cluster
-    that runs the job. A job that was cancelled on its first cluster may still run on another.
+    Each cluster of a federation has a row for a job; all are revoked except the row of the
+    cluster that runs it. A job that was cancelled on its first cluster may run on another.
 
-    :returns: None if that one is missing
+    :param entries: id of the task, and row or record
+    :returns: None if all rows of a task are revoked
     """
     tasks: dict[str, list[Found]] = {}
     for task, one in entries:
@@ -190,11 +191,11 @@ def without_siblings(
 class QueuedJob:
     """A job in the queue of a site that lends QPUs through a burst buffer.
 
-    :param name: Slurm's name of it, also for a task of an array
+    :param name: id in Slurm's commands, such as ``7``, or ``7_1`` for a task of an array
     :param buffer: the state of its burst buffer, such as ``staged-in``
-    :param requeues: whether Slurm may queue it again; ``None`` for one without a script,
-        which cannot be
-    :param pool: the QPU that it asks for
+    :param requeues: whether Slurm may requeue it; ``None`` for a job without a script, which
+        cannot be requeued
+    :param pool: the QPU that it requests
     """
 
     id: int
@@ -251,12 +252,12 @@ class GatedJob:
 
     @property
     def held(self) -> bool:
-        """Whether a user holds it, and not an administrator."""
+        """Whether its user, not an administrator, holds the job."""
         return (self.state, self.reason) == ("PENDING", "JobHeldUser")
 
     @property
     def may_start(self) -> bool:
-        """Whether it waits for neither another job nor its time."""
+        """Whether the job waits neither for another job nor for its earliest start."""
         is_due = self.eligible is None or self.eligible <= time.time()
         return is_due and self.dependency in ("", "(null)")
 
@@ -295,7 +296,7 @@ def submission(time_: str, restarts: str) -> str:
 class JobDetails:
     """The owner and the rank of a job, as :data:`DETAILS_FORMAT` lists them.
 
-    :param name: Slurm's name of it, also for a task of an array
+    :param name: id in Slurm's commands, such as ``7``, or ``7_1`` for a task of an array
     :param array: the id of its array
     :param task: its index in the array; ``N/A`` for a job that is not in one
     :param partitions: separated by commas
@@ -356,7 +357,7 @@ class JobRequest:
 def request(text: str) -> JobRequest | None:
     """Read the first line of ``squeue`` with :data:`REQUEST_FORMAT`.
 
-    An array has a line for each task, of which one is as good as another.
+    An array has a line for each task; all tasks have the same request.
     """
     match [word.strip() for word in text.partition("\n")[0].split("|")]:
         case [user, partition, account, gres, licences]:
@@ -398,7 +399,7 @@ class PartitionJob:
     :param processors: number of its processors; for a pending job, the least that it
         requests
     :param shared: ``NO`` for a job whose nodes are not shared with others, squeue(1)
-    :param left: what is left of its time limit, as squeue prints it
+    :param left: time left until its time limit, as squeue prints it
     """
 
     state: str
@@ -412,7 +413,7 @@ class PartitionJob:
 def partition_job(line: str) -> PartitionJob:
     """Read a line of ``squeue`` with :data:`PARTITION_FORMAT`.
 
-    :raises ValueError: if it is none
+    :raises ValueError: if the line is malformed
     """
     state, processors, nodes, shared, left, reason = line.split("|", 5)
     return PartitionJob(state, int(processors), int(nodes), shared, left, reason)

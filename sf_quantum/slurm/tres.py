@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sf_quantum.files import JSON
 from sf_quantum.slurm.counts import count
 
-#: the words of Slurm's commands for a request of nothing
+#: the texts that Slurm's commands print for an empty request
 NOTHING = ("", "(null)", "N/A", "NONE", "None")
 _PREFIX = re.compile(r"gres[:/]")
 # the sockets or indices of a node's GPUs: gpu:a100:2(S:0-1), gpu:2(IDX:0,3)
@@ -33,7 +33,7 @@ class Resource(NamedTuple):
     units: int
 
     def __str__(self) -> str:
-        """Return the resource as ``--gres`` takes it."""
+        """Return the resource in the format of ``--gres``."""
         return ":".join(filter(None, (self.name, self.type, str(self.units))))
 
 
