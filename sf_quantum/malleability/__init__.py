@@ -1,9 +1,9 @@
 """Malleable programs: they give nodes back while they use a QPU, and get nodes afterwards.
 
-Malleability is what the field calls a running job's change of its number of nodes (D. G.
-Feitelson and L. Rudolph, 1996); R. Rocco et al., QCE 2025, use it around QPU calls. ``job``
-decides what is given back and asked for, ``program_nodes`` starts processes on the nodes that
-a program has, and ``slurm`` runs Slurm's commands for both.
+A malleable job can change its number of nodes while it runs (D. G. Feitelson and L. Rudolph,
+1996); R. Rocco et al., QCE 2025, use this around QPU calls. ``job`` decides which nodes are
+given back and requested, ``program_nodes`` starts processes on the nodes of a program, and
+``slurm`` runs Slurm's commands for both.
 
 Imports: slurm.
 """
@@ -32,20 +32,20 @@ logger = logging.getLogger(__name__)
 def offload(
     keep: int = 1, *, nodes: int | None = None, patience: float | None = None
 ) -> Iterator[list[str]]:
-    """Give nodes of this process's Slurm job back for a block, which uses a QPU.
+    """Give nodes of this process's Slurm job back during a block that uses a QPU.
 
-    At the end of the block, the program gets as many nodes as it had: others, held by a
-    further job that ends with this process. After an exception it goes on with those it has
-    kept. Environment variables tell ``mpiexec`` and Slurm of the nodes, see
-    :doc:`/howto/malleable`. Outside Slurm, and with no node to give back, nothing is done, and a
-    warning says so once.
+    At the end of the block, the program gets other nodes, until it has as many as before: a
+    further job holds them, and ends with this process. After an exception, the program keeps
+    only the nodes that it kept. ``mpiexec`` and Slurm read the nodes from environment
+    variables, see :doc:`/howto/malleable`. Outside Slurm, or without a node to give back,
+    nothing is done, and a warning is logged once.
 
-    :param keep: how many nodes it keeps; they include this process's and the batch script's
-    :param nodes: how many it is to have after the block; by default those of the job's start
-    :param patience: the longest wait for them, in seconds; it then goes on with those that
-        are free. ``None``: as long as it takes
+    :param keep: number of nodes to keep, including this process's and the batch script's
+    :param nodes: number of nodes after the block; by default that of the job's start
+    :param patience: longest wait for nodes, in seconds; the program then continues with the
+        nodes that are free. ``None``: without limit
     :returns: the names of the nodes, updated at the end of the block
-    :raises InputError: if nodes cannot be given back as asked
+    :raises InputError: if the nodes cannot be given back
     """
     job = malleable(os.environ, keep, nodes, logger.info)
     if job is None:
@@ -65,13 +65,13 @@ def malleable(
     nodes: int | None,
     tell: Callable[[str], None],
 ) -> MalleableJob | None:
-    """Return the Slurm job of an environment, if nodes of it can be given back.
+    """Return the Slurm job of an environment, if it has nodes to give back.
 
     Otherwise a warning says why not.
 
-    :param keep: how many nodes it keeps
-    :param nodes: how many it is to have afterwards; by default those of its start
-    :param tell: called with a line about each change of its nodes
+    :param keep: number of nodes to keep
+    :param nodes: number of nodes afterwards; by default that of the job's start
+    :param tell: function that is called with a line about each change of the nodes
     """
     if keep < 1:
         raise InputError(f"keep {keep} nodes: a Slurm job has to keep at least 1")
@@ -92,7 +92,7 @@ def malleable(
 
 
 def give_back(job: MalleableJob, keep: int) -> None:
-    """Shrink a job; if Slurm refuses, its nodes stay as they are, with a warning."""
+    """Shrink a job; if Slurm refuses, a warning is logged."""
     try:
         job.shrink(keep)
     except SlurmError as error:

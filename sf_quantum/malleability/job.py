@@ -1,4 +1,4 @@
-"""A Slurm job that gives nodes back while it uses a QPU, and gets others afterwards."""
+"""A Slurm job that gives nodes back while it uses a QPU, and gets nodes afterwards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from sf_quantum.malleability.slurm import Allocation, SlurmError
 from sf_quantum.slurm import tres
 from sf_quantum.text import plural
 
-# looks at a job that waits for its nodes
+# pauses between checks, such as of a job that waits for its nodes
 _LOOKS = Backoff(0.1, 5.0, growth=1.5)
-# After this time, Slurm's scheduler has looked for the nodes that are free
+# Slurm's scheduler allocates free nodes within this time.
 _LOWERED_SECONDS = 10.0
-# the daemons of an mpiexec that has ended may take some time to end
+# Longest wait for steps and programs to end, such as the daemons of an ended mpiexec.
 _STEPS_SECONDS = 10.0
-# Longest wait for a Slurm that does not answer, to cancel requests that it may have.
+# Longest wait for a Slurm that does not answer, to cancel requests that it may have received.
 _AWAY_SECONDS = 60.0
 # reasons of a job that waits for its turn or for free nodes
 _USUAL = ("None", "Priority", "Resources", "Prolog")
@@ -45,10 +45,10 @@ _WAITING = ("PENDING", "CONFIGURING", "REQUEUED")
 class MalleableJob:
     """The Slurm job of this process, and the jobs that hold further nodes for it.
 
-    Slurm can shrink a job, but many sites' Slurm does not let it grow again: the further
-    nodes are allocated to jobs of their own, which end with this one. They are found by
-    their name, so that each call begins with what Slurm says. Each change is written to
-    files and to this process's environment variables, see :class:`Nodes`.
+    Slurm can shrink a job, but at many sites it does not let the job grow again: the further
+    nodes are allocated to separate jobs, which end with this one. These jobs are found by
+    name, so each call begins with Slurm's own state. Each change is written to files and to
+    this process's environment variables, see :class:`Nodes`.
 
     :param variables: environment variables that Slurm has set for this process
     :param tell: function that is called with a line about each change
@@ -66,14 +66,14 @@ class MalleableJob:
         self._here = variables.get("SLURMD_NODENAME")
         self._tell = tell
         self.folder = Path.cwd() / f"sfq-nodes-{self.id}"
-        # a job that this one has submitted has inherited its variables
+        # a job inherits these variables from the job that has submitted it
         is_own = variables.get(JOB_VARIABLE) == self.id
         self._tasks_per_node = _tasks_per_node(variables, is_own, self._own)
         self.nodes = self._look()
         nodes_wanted = variables.get(
             WANTED_VARIABLE if is_own else "SLURM_JOB_NUM_NODES", ""
         )
-        #: how many nodes the program is to have outside its QPU calls
+        #: number of nodes that the program wants outside its QPU calls
         self.wanted = (
             int(nodes_wanted) if nodes_wanted.isdigit() else len(self.nodes.names)
         )
@@ -84,18 +84,18 @@ class MalleableJob:
         return f"sfq-nodes-{self.id}"
 
     def shrink(self, keep: int) -> None:
-        """Give back all nodes but some, this process's and the batch script's among them.
+        """Give back all but ``keep`` nodes, including this process's and the batch script's.
 
-        :raises InputError: if these have to be more, or steps run on the others
-        :raises SlurmError: if Slurm refuses; nodes may then have been given back, though not
-            if a limit of the site would keep others from coming
+        :raises InputError: if more nodes must be kept, or steps run on the others
+        :raises SlurmError: if Slurm refuses; some nodes may then have been given back, but
+            none if a limit of the site would prevent a request for further nodes
         """
         self._own.check_alike()
         make_folder(self.folder)
         lock_nodes(self.folder)
         # a program that was killed while it waited for nodes has left its request
         slurm.cancel_pending(self.name)
-        # It has its variables and files also if Slurm refuses.
+        # The program has its variables and files even if Slurm refuses.
         self._update()
         before = self.nodes.names
         if keep < len(before):
@@ -127,7 +127,7 @@ class MalleableJob:
                 f"job {self.id} cannot keep {keep} nodes: its batch script runs on "
                 f"{needed[0]} and this program on {needed[-1]}; keep {len(needed)}"
             )
-        # its own job has to keep a node
+        # this process's own job has to keep a node
         first = [*needed, *nodes[:1], *self.nodes.names]
         return [*dict.fromkeys(first)][:keep]
 
@@ -142,7 +142,7 @@ class MalleableJob:
         fields = self._own.fields
         gpus = tres.parse(fields.get("TresPerJob", ""))
         if resized and any(one.name == "gpu" for one in gpus):
-            # Slurm would start no step in it, as it has fewer GPUs than it requested.
+            # Slurm would start no step in a job that has fewer GPUs than it requested.
             raise InputError(
                 f"job {resized[0]} has requested its GPUs for all nodes together (--gpus); "
                 "submit with --gpus-per-node"
@@ -156,7 +156,7 @@ class MalleableJob:
 
     def _check_limits(self, kept: list[str]) -> None:
         missing = self.wanted - len(kept)
-        # The jobs of an earlier call count among the user's, and are cancelled first.
+        # An earlier call's jobs count towards the user's limits, but are cancelled first.
         if missing > 0 and len(self.nodes.allocations) == 1:
             slurm.check_request(self._own, self.name, missing, kept)
 
@@ -183,14 +183,14 @@ class MalleableJob:
             time.sleep(pause)
 
     def grow(self, patience: float | None, stop: threading.Event) -> None:
-        """Wait until the program has as many nodes as it wants again, or go on with fewer.
+        """Wait until the program has as many nodes as it wants, or continue with fewer.
 
-        :param patience: seconds after which it goes on with the nodes that are free then;
-            ``None`` for as long as it takes
+        :param patience: seconds after which the program continues with the nodes that are
+            free; ``None`` for no limit
         :param stop: set to end the wait
         """
         try:
-            # A node may have failed meanwhile.
+            # A node may have failed during the block.
             self._update()
             missing = self.wanted - len(self.nodes.names)
             if missing <= 0:
@@ -203,7 +203,7 @@ class MalleableJob:
         self._tell(f"job {self.id} has {len(self.nodes.names)} of {self.wanted} nodes")
 
     def _withdraw(self, stop: threading.Event) -> None:
-        """Cancel the requests of which Slurm's answer was lost, or use their nodes."""
+        """Cancel requests whose answer from Slurm was lost, or use their nodes."""
         deadline = Deadline(_AWAY_SECONDS)
         for pause in _LOOKS.pauses():
             try:
@@ -221,7 +221,7 @@ class MalleableJob:
     ) -> None:
         if self._allocated(missing, deadline, stop) or missing == 1 or stop.is_set():
             return
-        # If that job asked for fewer nodes now, it would get the fewest that have its CPUs.
+        # A new job: reduced to a range, the first would get the fewest nodes with its CPUs.
         fewer = f"--nodes=1-{missing}"
         self._allocated(missing, Deadline(_LOWERED_SECONDS), stop, fewer)
 
@@ -246,7 +246,7 @@ class MalleableJob:
             try:
                 state, reason = slurm.state(id_)
             except SlurmError as error:
-                # No answer is not an end: slurmctld may be back in a moment.
+                # Without an answer, the job may still wait: slurmctld may be back soon.
                 state, reason = "PENDING", f"Slurm ({error})"
             if state == "RUNNING":
                 return True
@@ -287,16 +287,16 @@ class MalleableJob:
 def _tasks_per_node(
     variables: Mapping[str, str], is_own: bool, record: slurm.Job
 ) -> int:
-    """Return the tasks per node of a job, for all nodes the same.
+    """Return the number of tasks per node of a job, which all nodes have in common.
 
-    :param is_own: whether the variables are those of an earlier call
+    :param is_own: whether an earlier call in this job has set the variables
     :raises InputError: if the nodes have different numbers of tasks
     """
     if is_own and variables.get(TASKS_VARIABLE, "").isdigit():
         return int(variables[TASKS_VARIABLE])
     shape = variables.get("SLURM_TASKS_PER_NODE", "1")
     if "SLURM_STEP_ID" in variables:
-        # Slurm has set that for the step, which may have fewer tasks than the job.
+        # Slurm has set the variable for the step, which may have fewer tasks than the job.
         nodes = int(variables.get("SLURM_JOB_NUM_NODES", len(record.allocation.nodes)))
         tasks, rest = divmod(int(record.fields.get("NumTasks", nodes)), nodes)
         shape = f"{tasks + 1},{tasks}" if rest else str(tasks)
@@ -312,8 +312,8 @@ def _tasks_per_node(
 def lock_nodes(folder: Path) -> int:
     """Keep other programs of the job from changing its nodes until this process ends.
 
-    :returns: descriptor of the lock, which lasts until no process has it
-    :raises InputError: if another one does so
+    :returns: descriptor of the lock, which is held until no process has the descriptor
+    :raises InputError: if another program holds the lock
     """
     path = folder / "lock"
     try:
@@ -341,12 +341,12 @@ def lock_nodes(folder: Path) -> int:
 
 @cache
 def cancelled_with_process(name: str, lock: int) -> subprocess.Popen[bytes]:
-    """Have the jobs of a name cancelled when this process ends, also by SIGKILL.
+    """Start a process that cancels the jobs of a name when this one ends, even by SIGKILL.
 
-    :param lock: descriptor of :func:`lock_nodes`, which is kept until they are cancelled:
-        the next program of the job would take their nodes for its own
+    :param lock: descriptor of :func:`lock_nodes`, which is held until they are cancelled:
+        the next program of the job would otherwise use their nodes
     """
-    # nobody writes to the pipe: its end is the end of this process
+    # nobody writes to the pipe: it is closed when this process ends
     reading, _ = os.pipe()
     script = f'cat >/dev/null; scancel --user="$(id -un)" --name={shlex.quote(name)}'
     try:

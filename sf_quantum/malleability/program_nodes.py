@@ -1,4 +1,4 @@
-"""The nodes that a program has now, and how it starts processes on them."""
+"""The nodes that a program has at present, and how it starts processes on them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
-# These variables have the job of the first nodes, the number of nodes that the program wants,
-# and the tasks on each.
+# Variables with the job of the first nodes, the number of nodes that the program wants, and
+# the number of tasks per node.
 JOB_VARIABLE, WANTED_VARIABLE = "SFQ_NODES_JOB", "SFQ_NODES_WANTED"
 TASKS_VARIABLE = "SFQ_TASKS_PER_NODE"
 # these scripts start steps in several jobs, to which this one's variables do not apply
 _CLEAR = r"""for variable in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
   [ "$variable" = SLURM_CONF ] || unset "$variable"
 done"""
-# mpiexec would start its processes by `srun`, and a step cannot span two jobs: this starts
-# mpiexec's daemon of each node as a step of the job that has the node
+# mpiexec would start its processes with `srun`, but a step cannot span two jobs: this script
+# starts mpiexec's daemon of each node as a step of the job that has the node
 _LAUNCH = """\
 #!/bin/sh
 # mpiexec's launcher: HOST COMMAND...
@@ -51,13 +51,13 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a program: those of its own job, and of jobs that hold further ones.
+    """The nodes of a program: those of its own job, and of jobs that hold further nodes.
 
-    :param allocations: its own job's first
+    :param allocations: allocations of these jobs, the program's own job first
     :param tasks_per_node: tasks per node that the job requested
-    :param cpus_per_node: CPUs per node of its own job
-    :param gpus_per_task: as the option of ``srun`` takes it; empty if not requested so
-    :param gres: what the job has on each node, as ``--gres`` takes it
+    :param cpus_per_node: CPUs per node of the program's own job
+    :param gpus_per_task: value of this option of ``srun``; empty if not requested per task
+    :param gres: resources of the job on each node, in the format of ``--gres``
     """
 
     allocations: tuple[Allocation, ...]
@@ -72,11 +72,11 @@ class Nodes:
         return [name for one in self.allocations for name in one.nodes]
 
     def variables(self, folder: Path, wanted: int) -> dict[str, str | None]:
-        """Tell Slurm's commands, ``mpiexec`` and the program of the nodes.
+        """Return the variables that name the nodes to Slurm, ``mpiexec`` and the program.
 
         :param folder: see :meth:`write`
-        :param wanted: how many nodes the program is to have outside its QPU calls
-        :returns: environment variables; ``None`` for those to be unset
+        :param wanted: number of nodes that the program wants outside its QPU calls
+        :returns: environment variables; ``None`` for variables to be unset
         """
         nodes = self.allocations[0].nodes
         times = f"(x{len(nodes)})" if len(nodes) > 1 else ""
@@ -110,11 +110,11 @@ class Nodes:
         }
 
     def write(self, folder: Path, wanted: int) -> None:
-        """Write what the variables name, and the variables as a file for a shell.
+        """Write the files that the variables name, and the variables for a shell.
 
         :param folder: folder that gets the files ``environment.sh``, ``hosts``,
             ``launch`` and ``srun``
-        :raises InputError: if it cannot be written
+        :raises InputError: if the folder cannot be written to
         """
         cases = [f"{'|'.join(one.nodes)}) job={one.job} ;;" for one in self.allocations]
         tasks, cpus = self.tasks_per_node, self.cpus_per_node
@@ -154,7 +154,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 def make_folder(path: Path) -> None:
     """Make the folder of :meth:`Nodes.write`, whose scripts only its owner may replace.
 
-    :raises QuantumError: if that cannot be
+    :raises QuantumError: if the folder cannot be made, or belongs to another user
     """
     try:
         path.mkdir(mode=0o700, exist_ok=True)

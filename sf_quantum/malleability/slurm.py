@@ -1,4 +1,4 @@
-"""What Slurm's commands tell of a job, shrink it, and allocate further nodes for it."""
+"""Slurm's commands that describe a job, shrink it, and allocate further nodes for it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.slurm import records, squeue, tres
 from sf_quantum.text import one_line
 
-# the environment of a job would change the options and the output of these commands, and
-# credentials in it are none of Slurm's business
+# All other variables of a job are removed: they would change the options and the output of
+# these commands, or may be credentials.
 _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
 _TIMEOUT_SECONDS = 120.0
-# Pause between two checks of a further allocation whether its owner still runs.
+# Pause of a job that holds further nodes, between checks whether its owner still runs.
 PAUSE_SECONDS = 5
 # options for the values of a job's OverSubscribe
 _SHARING = {
@@ -48,7 +48,7 @@ done
 
 
 class SlurmError(QuantumError):
-    """A command of Slurm's failed; the text is its message."""
+    """A command of Slurm failed; the text is its message."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Allocation:
     """The nodes of one Slurm job.
 
     :param nodes: their names, the batch script's node first
-    :param task: name of the job as a task of an array, such as ``6_1``. Slurm's commands take
-        the number of an array's last task for the whole array
+    :param task: name of the job as a task of an array, such as ``6_1``: the id of an array's
+        last task stands for the whole array in Slurm's commands
     """
 
     job: str
@@ -66,7 +66,7 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """The name of this job alone for Slurm's commands."""
+        """The name by which Slurm's commands find this job only."""
         return self.task or self.job
 
 
@@ -74,7 +74,7 @@ class Allocation:
 class Job:
     """A job as ``scontrol show job`` describes it.
 
-    :param fields: such as ``Partition``, without those that have no value
+    :param fields: fields such as ``Partition``, without empty ones
     :param shares: resources by node
     """
 
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def cpus_per_node(self) -> int:
-        """The CPUs that it has on each node."""
+        """Number of CPUs of the job on each node."""
         return int(self.fields["NumCPUs"]) // len(self.allocation.nodes)
 
     @property
@@ -96,16 +96,16 @@ class Job:
 
     @property
     def gres_option(self) -> str:
-        """What it has on each node, as ``--gres`` takes it."""
+        """Resources of the job on each node, in the format of ``--gres``."""
         return ",".join(map(str, self.gres()))
 
     def gres(self, share: records.Share | None = None) -> list[tres.Resource]:
-        """Return what else a node has to have, such as GPUs.
+        """Return the other resources that a node needs, such as GPUs.
 
-        What was not requested per node, such as ``--gpus-per-task``, is what the job has on
-        a node. A QPU is not the node's: the job that asked for it has its lease.
+        If resources were not requested per node (``--gpus-per-task``), these are the job's
+        resources on a node. QPUs are left out: the job that requested one has its lease.
 
-        :param share: one of the job's; by default the first one
+        :param share: the job's share of the node; by default the first share
         """
         by_node = tres.parse(self.fields.get("TresPerNode", ""))
         others = {
@@ -121,9 +121,9 @@ class Job:
         ]
 
     def check_alike(self) -> None:
-        """Check that further nodes can be like each of its own.
+        """Check that further nodes can be like each node of the job.
 
-        :raises InputError: if its nodes differ, or were chosen together
+        :raises InputError: if its nodes differ, or a constraint applies to them together
         """
         first = self.shares[0] if self.shares else None
         for other in self.shares[1:]:
@@ -147,12 +147,12 @@ class Job:
 
 
 def job(id_: str) -> Job:
-    """Describe a job that runs.
+    """Describe a running job.
 
-    :raises SlurmError: if it does not, or Slurm does not answer
+    :raises SlurmError: if the job is not running, or Slurm does not answer
     """
     text = run("scontrol", "--details", "show", "job", id_)
-    # The number of an array's last task is also that of the array.
+    # The id of an array's last task is also the id of the array.
     entries = [entry for entry in records.read(text) if entry.job == id_]
     if len(entries) != 1:
         raise SlurmError(
@@ -174,14 +174,14 @@ def hostnames(expression: str) -> list[str]:
 
 
 def named(name: str, *states: str) -> list[tuple[str, str]]:
-    """List this user's jobs of a name and some states: id and expression of nodes."""
+    """List this user's jobs with a name and some states: id and expression of nodes."""
     wanted = ("--me", f"--name={name}", f"--states={','.join(states)}")
     form = f"--format={squeue.ALLOCATIONS_FORMAT}"
     return squeue.allocations(run("squeue", "--noheader", *wanted, form))
 
 
 def state(id_: str) -> tuple[str, str]:
-    """Return the state of a job and its reason, in Slurm's words; empty once forgotten."""
+    """Return Slurm's state of a job and its reason; empty once Slurm has forgotten the job."""
     words = ("--noheader", "--states=all", f"--jobs={id_}", "--format=%T %r")
     try:
         text = run("squeue", *words)
@@ -194,15 +194,15 @@ def state(id_: str) -> tuple[str, str]:
 
 
 def steps(job_name: str) -> list[tuple[str, list[str]]]:
-    """List the steps of a job, other than its batch script: id and nodes."""
+    """List the id and nodes of each step of a job, without its batch script."""
     form = f"--format={squeue.STEPS_FORMAT}"
     lines = run("squeue", "--steps", "--noheader", f"--jobs={job_name}", form)
     return [(step, hostnames(nodes)) for step, nodes in squeue.steps(lines)]
 
 
 def shrink(job_name: str, nodes: Sequence[str]) -> None:
-    """Have a job keep some of its nodes, and give back the others."""
-    # scontrol leaves scripts in its folder
+    """Let a job keep only some of its nodes, and give back the others."""
+    # scontrol writes scripts into its working directory
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
         keep = f"NodeList={','.join(nodes)}"
         run("scontrol", "update", f"JobId={job_name}", keep, folder=folder)
@@ -214,16 +214,16 @@ def request(
     """Submit a job that holds further nodes, like those of a job, until that job ends.
 
     :param name: name of the new job
-    :param held: the nodes that the program has already
-    :param options: further options of ``sbatch``, which prevail
-    :returns: its id
+    :param held: the nodes that the program already has
+    :param options: further options of ``sbatch``, which take precedence
+    :returns: id of the new job
     """
     fields = owner.fields
     script = _HOLD.format(
         owner=owner.allocation.name, start=fields["StartTime"], pause=PAUSE_SECONDS
     )
     quiet = ("--parsable", "--no-requeue", "--chdir=/", "--output=/dev/null")
-    # A node whose CPUs the program does not all have would be chosen again.
+    # Slurm could otherwise choose a node again if the program does not have all its CPUs.
     avoided = [*held, *_named_nodes(fields, "ExcNodeList")]
     chosen = [one for one in _named_nodes(fields, "ReqNodeList") if one not in held]
     lists = {"exclude": avoided, "nodelist": chosen[:nodes]}
@@ -233,14 +233,14 @@ def request(
 
 
 def check_request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> None:
-    """Check that the site's limits let a user submit what :func:`request` submits.
+    """Check that the site's limits allow the user the job of :func:`request`.
 
-    :raises SlurmError: with the limit
+    :raises SlurmError: if a limit does not; the text names it
     """
     try:
         request(owner, name, nodes, held, "--test-only")
     except SlurmError as error:
-        # Other messages are about nodes that are not free now.
+        # Other messages are about nodes that are not free at present.
         if "policy" in str(error):
             raise
 
@@ -265,12 +265,12 @@ def _like(owner: Job) -> list[str]:
         # a star marks the user's default
         if key in fields and not fields[key].startswith("*")
     }
-    # a number of tasks would set the number of nodes, too
+    # a number of tasks would also set the number of nodes
     options["mincpus"] = str(owner.cpus_per_node)
     if "MemPerTres" in fields:  # such as --mem-per-gpu
         memory = min((one.memory for one in owner.shares), default=0)
         options["mem"] = f"{memory}M"
-    elif fields.get("MinMemoryNode") == "0":  # all that a node has
+    elif fields.get("MinMemoryNode") == "0":  # all memory of a node
         options["mem"] = "0"
     sizes = {
         "mem": "MinMemoryNode",
@@ -297,7 +297,7 @@ def cancel(id_: str) -> None:
 
 
 def cancel_pending(name: str) -> None:
-    """Cancel this user's jobs of a name that wait for their nodes."""
+    """Cancel this user's jobs with a name that wait for their nodes."""
     run("scancel", f"--user={os.geteuid()}", "--state=PENDING", f"--name={name}")
 
 
@@ -306,8 +306,8 @@ def run(*words: str, script: str = "", folder: str | None = None) -> str:
 
     :param script: its standard input
     :param folder: its working directory
-    :returns: what it printed
-    :raises SlurmError: if it fails
+    :returns: its standard output
+    :raises SlurmError: if the command fails
     """
     try:
         done = subprocess.run(
@@ -331,6 +331,6 @@ def run(*words: str, script: str = "", folder: str | None = None) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of Slurm's commands."""
+    """Return the environment for Slurm's commands."""
     kept = {key: os.environ[key] for key in _VARIABLES if key in os.environ}
     return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
