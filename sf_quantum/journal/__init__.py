@@ -9,12 +9,12 @@ The driver holds a lock on the file, so that a reader can distinguish a run in p
 an interrupted one without relying on a process id. This module must not import StreamFlow,
 so that ``sfq report`` starts fast.
 
-``events`` has the kinds of events. ``scheduler`` is StreamFlow's scheduler that writes the
-journal: ``run_record`` has what it writes of jobs, ``steps`` the steps of a run, ``reuse``
-writes the results of jobs and takes over those of earlier runs (``results`` reads them,
-``fingerprints`` says what they depend on, ``contents`` digests folders). ``feasibility``
-finds jobs that can run nowhere, ``standstill`` runs that cannot go on; ``run_failure``
-chooses why a run has failed, and ``failures`` says why a job has.
+``events`` defines the kinds of events. ``scheduler`` is a scheduler for StreamFlow that writes
+the journal: ``run_record`` records jobs, ``steps`` reads the steps of a run, and ``reuse``
+records the results of jobs and reuses results of earlier runs (``results`` reads these,
+``fingerprints`` digests what they depend on, ``contents`` digests folders). ``feasibility``
+finds jobs that can run nowhere, ``standstill`` ends runs that cannot continue; ``run_failure``
+determines why a run has failed, and ``failures`` describes why a job has failed.
 
 Imports: connectors.
 """
@@ -46,32 +46,32 @@ from sf_quantum.journal.events import (
     parse,
 )
 
-#: the scheduler that writes journals, and how a StreamFlow file asks for it
+#: the scheduler that writes journals, and the advice to select it in a StreamFlow file
 SCHEDULER = "sfq.journal"
 ADVICE = f"add scheduling: {{scheduler: {{type: {SCHEDULER}, config: {{}}}}}}"
 DIRECTORY = ".streamflow/sfq"
-#: the file beside the journals that a run which resumes locks while it begins
+#: the file next to the journals that a resuming run locks while it starts
 LOCK = "resume.lock"
 POLL_SECONDS = 0.1
-#: the variable by which `sfq run --resume` asks the driver to resume
+#: the variable with which `sfq run --resume` makes the driver resume
 RESUME = "SFQ_RESUME"
-#: the variable by which `sfq run` gives the driver its process id
+#: the variable with which `sfq run` passes its process id to the driver
 COMMAND = "SFQ_RUN_PID"
-#: how StreamFlow's log has an output of the workflow, before it is written
+#: StreamFlow's message in its log before it writes an output of the workflow
 WRITING = "WRITING output"
 #: suffixes of the steps that StreamFlow adds; few of these get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 
 logger = logging.getLogger(__name__)
-# what StreamFlow logs to
+# StreamFlow's logger
 _streamflow = logging.getLogger("streamflow")
 
 
 class EarlierRun(NamedTuple):
-    """A run before another of the same StreamFlow file.
+    """An earlier run of the same StreamFlow file.
 
-    :param is_open: whether it is still running, so that none resumes it
-    :param is_resumed: whether the run after it reuses what earlier ones have completed
+    :param is_open: whether the run is still in progress, so no other run resumes it
+    :param is_resumed: whether the run after it reuses results of earlier runs
     """
 
     path: Path
@@ -84,15 +84,15 @@ class Journal:
     """The writer of a journal.
 
     :param directory: folder of the journals; created if it is missing
-    :param resumes: whether the run reuses what earlier runs of its file have completed
-    :raises InputError: if it is not writable
+    :param resumes: whether the run reuses results of earlier runs of its file
+    :raises InputError: if the folder is not writable
     """
 
     def __init__(self, directory: str | Path, *, resumes: bool = False) -> None:
         self.resumes = resumes
         #: the StreamFlow file of the run
         self.file = Path()
-        #: awaited before the last event, because they may write events
+        #: functions that are awaited before the last event, because they may write events
         self.before_end: list[Callable[[], Awaitable[None]]] = []
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class Journal:
 
     @property
     def log(self) -> Path:
-        """The file beside it for tracebacks of the run."""
+        """The file next to the journal for tracebacks of the run."""
         return self.path.with_suffix(".log")
 
     @property
@@ -181,13 +181,13 @@ class Journal:
             return
         data = f"{json.dumps(event.to_json())}\n".encode()
         try:
-            # one call, so that a reader meets whole lines
+            # a single call, so that readers see only whole lines
             if os.write(self._file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._size += len(data)
         except OSError as error:
             logger.warning("%s: event lost: %s", self.path, error.strerror)
-            with suppress(OSError):  # part of the line would spoil the next one
+            with suppress(OSError):  # a partial line would damage the next one
                 os.ftruncate(self._file, self._size)
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class Journal:
 
 
 def _create(directory: Path) -> tuple[Path, int]:
-    """A new file named after the time and the process, which may drive several runs."""
+    """Create a file named after the time and the process, which may drive several runs."""
     while True:
         now = time.time()
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
@@ -221,7 +221,7 @@ def _unwritable(error: OSError) -> QuantumError:
     return found
 
 
-# a connector does not know its run; a driver process is one run
+# a connector has no reference to its run; a driver process has one run at a time
 _runs: list[Journal] = []
 
 
@@ -231,7 +231,7 @@ def current() -> Journal | None:
 
 
 def warn(text: str) -> None:
-    """Warn of what concerns the results, cost or end of the run, in its log and its journal."""
+    """Write a warning about the run's results, cost or end to its log and its journal."""
     _streamflow.warning(text)
     if (journal := current()) is not None:
         journal.write(RunWarning(text=text))
@@ -240,22 +240,23 @@ def warn(text: str) -> None:
 class Warnings:
     """Warnings of one part of a run, such as a filter; the run shows each once.
 
-    :param shown: reasons that the run need not show
+    :param shown: texts or reasons of warnings that need not be shown again
     """
 
     def __init__(self, shown: Iterable[str] = ()) -> None:
         self._shown = {*shown}
 
     def warn(self, text: str, *, is_recorded: bool = False) -> None:
-        """Warn like :func:`warn`, unless this has been done.
+        """Warn like :func:`warn`, unless the text has been shown.
 
-        :param is_recorded: whether another event of the journal says it, so only the log does
+        :param is_recorded: whether another event of the journal contains the warning, so it
+            is only logged
         """
         if self._is_new(text):
             (_streamflow.warning if is_recorded else warn)(text)
 
     def warn_of(self, reason: str, text: str, level: int = logging.WARNING) -> None:
-        """Warn like :func:`warn` if the reason is new; the log has each text.
+        """Warn like :func:`warn` if the reason is new; else only log the text.
 
         :param level: the level in the log if the reason is not new
         """
@@ -273,7 +274,7 @@ class Warnings:
 def read(path: str | Path) -> list[Event]:
     """All events of a run in order, without lines that are damaged or repeated.
 
-    A line whose end is missing counts if all else of it is there.
+    A last line that lacks only its line break is read.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -289,7 +290,7 @@ def read(path: str | Path) -> list[Event]:
 
 
 def status(events: Iterable[Event]) -> str:
-    """The status with which a run has ended; empty if it has not, or was killed."""
+    """The final status of a run; empty if it has not ended, or was killed."""
     ends = [event.status for event in events if isinstance(event, End)]
     return ends[-1] if ends else ""
 
@@ -314,7 +315,7 @@ def _followed(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
     """The lines of a journal as they are written, until the end of its driver."""
     rest, begun, locked = b"", False, False
     while True:
-        alive = is_open(path)  # asked before the read, so that no event is missed
+        alive = is_open(path)  # checked before the read, so that no event is missed
         while (part := file.readline()).endswith(b"\n"):
             yield (rest + part).removesuffix(b"\n")
             rest, begun = b"", True
@@ -323,7 +324,7 @@ def _followed(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
             if _is_whole(rest):
                 yield rest
             return
-        locked = True  # a file that was only just created is locked by now
+        locked = True  # a file that was just created is locked after the pause
         time.sleep(POLL_SECONDS)
 
 
@@ -339,7 +340,7 @@ def is_open(path: str | Path) -> bool:
 
 @contextmanager
 def resuming(directory: Path, file: Path) -> Iterator[None]:
-    """Begin to resume a run; until it has begun, no other run of the file can resume.
+    """Start to resume a run; during the block, no other run of the file can resume.
 
     :param directory: folder of the journals; created if it is missing
     :param file: the StreamFlow file, resolved
@@ -348,12 +349,12 @@ def resuming(directory: Path, file: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The file is opened for writing, without which NFS locks nothing.
+        # The file is opened for writing: NFS would not lock it otherwise.
         lock = os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unwritable(error) from error
     try:
-        with suppress(OSError):  # there are no file locks
+        with suppress(OSError):  # the file system has no locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         refuse_ongoing(directory, file)
         yield
@@ -385,16 +386,16 @@ def newest(directory: str | Path, file: Path | None = None) -> Path | None:
 
 
 def latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
-    """The journals in a folder, those of one StreamFlow file if it is given; see :func:`newest`."""
+    """The journals in a folder, or only those of one StreamFlow file; see :func:`newest`."""
     # the names begin with the start time
     paths = sorted(directory.glob("*.jsonl"), reverse=True)
     return (path for path in paths if file is None or _is_of(path, file))
 
 
 def elsewhere(directory: str | Path, file: Path) -> str:
-    """Whose runs a folder of journals has that has none of a StreamFlow file, for a message.
+    """Say whose runs a folder of journals has if it has none of ``file``, for a message.
 
-    Runs belong to the path of their file, as results do: a folder that was moved or copied has
+    Runs and results belong to the path of their file: a folder that was moved or copied has
     none. Empty if there is no journal.
     """
     files = map(_file, latest_first(Path(directory), None))
@@ -412,7 +413,7 @@ def _is_of(path: Path, file: Path) -> bool:
 
 
 def _file(path: Path) -> str | None:
-    """The StreamFlow file of a journal's run; None if it is no journal."""
+    """The StreamFlow file of a journal's run; None if the path is not a journal."""
     try:
         with open(path, "rb") as journal:
             line = journal.readline()
@@ -429,11 +430,11 @@ def await_new(
 
     :param pid: process id of the driver
     :param existing: the journals that existed before
-    :param alive: whether the driver is alive
+    :param alive: function that returns whether the driver is alive
     :returns: None if the driver ended without a journal
     """
     while True:
-        running = alive()  # asked before the search, so that no journal is missed
+        running = alive()  # checked before the search, so that no journal is missed
         new = set(Path(directory).glob(f"*-{pid}.jsonl")) - existing
         if new or not running:
             return max(new, default=None)
@@ -443,21 +444,21 @@ def await_new(
 def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
     """The events after a position in the journal of a run in progress.
 
-    :param offset: bytes that have been read
-    :returns: these, and the position after the last whole line
+    :param offset: number of bytes that have been read
+    :returns: the events, and the position after the last whole line
     :raises OSError: if the file cannot be read
     """
     with open(path, "rb") as file:
         file.seek(offset)
         lines = file.read().split(b"\n")[:-1]
-    # an offset has no number of a line
+    # the line number at an offset is unknown
     parsed = (_event(path, None, line) for line in lines)
     events = [event for event in parsed if event is not None]
     return events, offset + sum(len(line) + 1 for line in lines)
 
 
 def _is_whole(rest: bytes) -> bool:
-    """Whether only the end of the last line is missing, as after a copy or an edit."""
+    """Whether the last line lacks only its line break, as after a copy or an edit."""
     try:
         parse(rest)
     except DamagedError:
@@ -466,9 +467,9 @@ def _is_whole(rest: bytes) -> bool:
 
 
 def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events of the lines of a journal; of lines that are the same, the first counts.
+    """The events of the lines of a journal; of equal lines, only the first.
 
-    Every event has its time, so that none is written twice.
+    Every event has its own time, so equal lines are copies.
     """
     seen: set[bytes] = set()
     repeats = False
@@ -488,7 +489,7 @@ def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
 def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | None:
     """The event of a line; ``None`` for a damaged line, after a warning.
 
-    :raises InputError: if it is the first line of a file that is no journal
+    :raises InputError: if it is the first line of a file that is not a journal
     """
     event = None
     try:
@@ -496,7 +497,7 @@ def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | No
         kind, why = type(event), ""
     except DamagedError as error:
         kind, why = error.kind, str(error)
-    # a full disk takes the event of the run
+    # after a full disk, the event of the run may be missing
     if line_number == 1 and kind not in (Run, Job):
         raise _no_journal(path)
     if event is None:

@@ -8,14 +8,14 @@ import shlex
 import stat
 from collections.abc import Iterator
 
-#: a larger folder has no digest
+#: largest number of entries in a folder; a larger folder has no digest
 ENTRIES = 100_000
 
 
 def digest(folder: str) -> str | None:
     """Digest the names and contents below a folder of this machine; reads its files.
 
-    Links are followed, also out of the folder.
+    Links are followed, even out of the folder.
 
     :returns: ``None`` if it is missing, cannot be read, or has too many entries
     """
@@ -31,10 +31,10 @@ def digest(folder: str) -> str | None:
 
 
 def digest_script(folder: str) -> str:
-    """A shell command that prints such a digest for a folder of its own machine.
+    """Return a shell command that prints a digest of a folder where the command runs.
 
-    The two differ, so a digest is compared with another one of the same kind only. It
-    prints nothing if the folder is missing.
+    Its digests differ from those of :func:`digest`: compare only digests of the same kind.
+    The command prints nothing if the folder is missing or has too many entries.
     """
     return (
         f"cd {shlex.quote(folder)} 2>/dev/null || exit 0; "
@@ -47,7 +47,7 @@ def digest_script(folder: str) -> str:
 
 
 def of_file(path: str) -> str:
-    """Return the SHA-1 of a file's contents, which StreamFlow computes of outputs, too.
+    """Return the SHA-1 of a file's contents, as StreamFlow computes it for outputs.
 
     :raises OSError: if it is missing or cannot be read
     """
@@ -63,7 +63,7 @@ def _sha1() -> hashlib._Hash:
 
 
 def _lines(folder: str) -> Iterator[str]:
-    """A line for each entry; links to folders are followed, to each folder once."""
+    """A line for each entry; links to folders are followed, but each folder is read once."""
     visited: set[tuple[int, int]] = set()
     for parent, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
         within = parent.removeprefix(folder)
@@ -80,7 +80,7 @@ def _lines(folder: str) -> Iterator[str]:
                 yield f"link {os.path.join(within, name)!r} {os.readlink(path)!r}"
         for name in files:
             path = os.path.join(parent, name)
-            exists = os.path.exists(path)  # else this is a link to nowhere
+            exists = os.path.exists(path)  # else this is a dangling link
             content = of_file(path) if exists else os.readlink(path)
             yield f"file {os.path.join(within, name)!r} {content!r}"
 

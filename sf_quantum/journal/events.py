@@ -17,7 +17,7 @@ from sf_quantum.files import JSON, is_number, mapping, parse_json
 
 # Tags as StreamFlow writes them; longer numbers do not come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
-#: the states of a job, and of a run at its end: those of StreamFlow, and our "reused"
+#: the states of a job, and of a run at its end: StreamFlow's states, and "reused"
 STATUSES = frozenset(
     "waiting fireable running skipped completed failed cancelled rollback recovery "
     "recovered reused".split()
@@ -38,7 +38,7 @@ Whole: TypeAlias = int
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event; those of this class itself are of kinds of a later version."""
+    """An event; one of this class itself has a kind that only a later version defines."""
 
     #: name of the class in the journal
     kind: ClassVar[str] = "event"
@@ -78,7 +78,7 @@ class Job(Event):
 
     @property
     def target(self) -> str:
-        """Its deployment and service; empty if it has none yet."""
+        """Deployment and service of the job; empty if it has none yet."""
         return "/".join(filter(None, (self.deployment, self.service)))
 
 
@@ -168,7 +168,7 @@ class Decision(Event):
 
     @property
     def qpus(self) -> list[str]:
-        """The names of the QPUs whose states were asked for."""
+        """The names of the QPUs whose states were queried."""
         return [str(qpu["name"]) for qpu in self.asked]
 
 
@@ -261,7 +261,7 @@ KINDS: Mapping[str, type[Event]] = {
 
 
 class DamagedError(ValueError):
-    """What is wrong with a line, without its values, which may be of any length.
+    """A damaged line; the text lists its faults, without its values, which may be long.
 
     :param kind: class of the damaged event
     """
@@ -288,7 +288,7 @@ def _is_fingerprint(value: JSON) -> bool:
     )
 
 
-# What a value must be, in words, and its check; by the names of types in annotations.
+# Description and check of a valid value, by the name of its type in annotations.
 _TYPES: Mapping[str, tuple[str, Callable[[JSON], bool]]] = {
     "Amount": ("an amount", lambda value: is_number(value) and value >= 0),
     "Fingerprint": ("a fingerprint", _is_fingerprint),

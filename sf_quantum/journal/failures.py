@@ -9,8 +9,7 @@ from sf_quantum.text import escaped, shortened
 
 LAST_LINES = 20
 LAST_CHARACTERS = 4000
-# Remedies by pattern, in what a job has printed or Slurm has reported; the first match
-# is used.
+# Remedies by pattern in a job's output or Slurm's report; the first match is used.
 _REMEDIES = {
     re.compile(pattern): remedy
     for pattern, remedy in {
@@ -37,7 +36,7 @@ _BY_EXIT_CODE = {
     127: "install the step's command on {where}, or put it on the PATH there{export}",
     137: "if nobody has killed it, give the step more memory",
 }
-# what to add for a service of a queue, since sbatch(1) otherwise passes on the environment
+# added for a service of a queue: without `export`, sbatch(1) passes on the environment
 _EXPORT = (
     "; if its service has `export` without ALL, the job lacks the driver's variables, such as "
     "PATH: add ALL"
@@ -66,7 +65,7 @@ _SCRIPT = re.compile(r"script was:.*?\nstderr was: '(.*)", re.DOTALL)
 
 
 def without_script(message: str) -> str:
-    """Shorten the report of an error in JavaScript, or return another one unchanged.
+    """Shorten the report of an error in JavaScript; return any other message unchanged.
 
     The script begins with all inputs, and the error is followed by the stack of Node.js.
     """
@@ -82,9 +81,9 @@ def without_script(message: str) -> str:
 
 
 def part_of_workflow(step: str) -> str:
-    """The part of a CWL workflow for which one of StreamFlow's own steps stands.
+    """The part of a CWL workflow that one of StreamFlow's own steps evaluates.
 
-    :param step: its path, such as ``/solve/problem-value-from-transformer``
+    :param step: path of that step, such as ``/solve/problem-value-from-transformer``
     """
     name = step.removeprefix("/").removesuffix("/__schedule__")
     for suffix, part in _PARTS.items():
@@ -100,16 +99,16 @@ def last_lines(text: str) -> str:
 
 
 def message_lines(text: str) -> str:
-    """As :func:`last_lines`, with the first line, where a message says what it is about."""
+    """As :func:`last_lines`, with the first line, which names the subject of a message."""
     kept, first = last_lines(text), text.strip().partition("\n")[0].rstrip()
     return kept if kept.startswith(first) else f"{shortened(first)}\n...\n{kept}"
 
 
 def why(exit_code: int | None, error: str) -> str:
-    """The line of an error that says why; empty if there is none.
+    """Return the line of an error that states the cause; empty if there is none.
 
-    A command's last line says it. A message of StreamFlow begins with it, as does Slurm's
-    about a job that it has ended itself.
+    For a command, this is the last line; for a message of StreamFlow, or of Slurm about a
+    job that Slurm has ended, the first line.
     """
     lines = [line.strip() for line in error.splitlines() if line.strip()] or [""]
     return (
@@ -118,7 +117,7 @@ def why(exit_code: int | None, error: str) -> str:
 
 
 def remedy(exit_code: int | None, error: str, where: str) -> str:
-    """What to do about a failure; empty if that is not known.
+    """Return what to do about a failure; empty if no remedy is known.
 
     :param error: the last lines of the job's errors
     :param where: the location of the job, ``deployment/service`` if it has a service
@@ -135,7 +134,7 @@ def described(
 ) -> str:
     """Lines that say which job failed, where, and why.
 
-    :param job: its name, ``/step/tag``
+    :param job: name of the job, ``/step/tag``
     :param more: lines to add, such as where the log is
     """
     lines = [_headline(job, where, exit_code, error)]

@@ -30,12 +30,12 @@ class Feasibility:
         binding_config: BindingConfig,
         requirement: HardwareRequirement | None,
     ) -> None:
-        """Refuse a job that no location of its targets could ever run.
+        """Reject a job that no location of its targets could ever run.
 
-        StreamFlow 0.2.0rc3 would let it wait without limit. Targets that a filter chooses
-        from are not asked, since that deploys them.
+        StreamFlow 0.2.0rc3 would let it wait without limit. If a filter chooses from the
+        targets, they are not checked, since a check deploys them.
 
-        :raises WorkflowDefinitionException: if the job requires more than each has
+        :raises WorkflowDefinitionException: if the job requires more than any target has
         """
         if requirement is None or binding_config.filters:
             return
@@ -54,7 +54,7 @@ class Feasibility:
         raise WorkflowDefinitionException(what)
 
     async def _largest(self, target: Target, required: Hardware) -> Hardware | None:
-        """The largest location of a target; ``None`` if one may have enough."""
+        """The largest location of a target; ``None`` if any location may have enough."""
         name = target.deployment.name
         connector = self._context.deployment_manager.get_connector(name)
         if connector is None:
@@ -72,7 +72,7 @@ class Feasibility:
 def required_of(
     requirement: HardwareRequirement | None, job: Job, target: Target
 ) -> Hardware:
-    """What a job requires of a target, as StreamFlow evaluates it."""
+    """The hardware that a job requires of a target, as StreamFlow evaluates it."""
     if requirement is None:
         return Hardware()
     folder = target.workdir

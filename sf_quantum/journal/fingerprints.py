@@ -1,4 +1,4 @@
-"""What the result of a job depends on, from StreamFlow's objects."""
+"""Digests of what the result of a job depends on, from StreamFlow's objects."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ from sf_quantum.version import __version__
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# Types of deployments whose configuration says where and with how much a job runs, but
-# not what it does.
+# Types of deployments whose configuration determines where and with which resources a job
+# runs, but not its result.
 PLACES = {"local", "ssh", "slurm", "pbs", "flux"}
 PLACES |= {"sfq.nodes", "sfq.slurm", "sfq.ssh"}
-# except by these keys of a service: QPUs, containers, and what is loaded or exported
+# keys of a service that may nevertheless change the result: QPU, container, environment
 _ENVIRONMENT = (
     "qpu container containerId export exportFile getUserEnv env envFile envRemove "
     "exportAllVariables variableList shellList file"
 ).split()
 COMMAND = "streamflow.cwl.command.CWLCommand"
-# how long a tool may take changes nothing about what it makes
+# parameters of a command that do not change its result
 _LIMITS = ("time_limit",)
-# what separates the words of a shell's text
+# separators of words in shell commands
 _SEPARATORS = re.compile(r"[\s;|&()<>'\"`=]+")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
-# Variables of the driver that decide what a program loads.
+# Variables of the driver that determine which libraries and modules a program loads.
 _LOADING = {"LD_LIBRARY_PATH", "LOADEDMODULES", "PYTHONPATH"}
-# StreamFlow sets these for each job
+# variables that StreamFlow sets for each job
 _OF_JOB = {"HOME", "TMPDIR"}
-# an input with more files has one digest, as events should be short
+# an input with more files gets a single digest, to keep events short
 MOST_FILES = 64
 _FILE_FIELDS = ("basename", "size", "checksum", "contents", "format")
 
 
 class Uncertain(Exception):
-    """The result of a job cannot be compared, for the reason that this says, if any."""
+    """The result of a job cannot be compared; the text is the reason, if there is one."""
 
 
 class CommandDigests:
-    """Digests of the steps' commands, once for each step."""
+    """Digests of the steps' commands, each computed once."""
 
     def __init__(self) -> None:
         self._steps: dict[str, dict[str, JSON]] = {}
@@ -101,14 +101,14 @@ class CommandDigests:
         return _digest([text, programs, variables, __version__]), "runtime" in text
 
     def _program(self, word: str) -> str:
-        """A program or script of this machine that a command names, and its digest."""
+        """The path and digest of a program or script on this machine; empty for other words."""
         path = os.path.expandvars(os.path.expanduser(word))
         path = shutil.which(path) or path
         if path not in self._programs:
             self._programs[path] = ""
             with suppress(OSError, ValueError):
                 if os.path.isabs(path) and os.path.isfile(path):
-                    # equal interpreters may be of environments that differ
+                    # equal interpreters may belong to different environments
                     self._programs[path] = f"{path} {of_file(path)}"
         return self._programs[path]
 
@@ -125,9 +125,9 @@ async def of_inputs(context: StreamFlowContext, job: Job) -> Inputs:
 
 
 def of_target(context: StreamFlowContext, target: Target) -> str:
-    """The digest of what a target adds to a result: its kind, its QPU, its container.
+    """The digest of what may affect a result in a target: its kind, its QPU, its container.
 
-    Reads the files that its configuration names.
+    This reads the files that the target's configuration names.
     """
     deployment = target.deployment
     given: dict[str, JSON] = {"type": deployment.type, "config": {**deployment.config}}
@@ -153,13 +153,13 @@ async def of_folder(
 def _layers(
     deployments: dict[str, JSON], name: str, deployment: dict[str, JSON], service: JSON
 ) -> Iterator[JSON]:
-    """A deployment, and those that it wraps."""
+    """The settings of a deployment that may affect results, then of those that it wraps."""
     type_, config = deployment.get("type"), mapping(deployment.get("config"))
     if type_ in PLACES:
         chosen = mapping(mapping(config.get("services")).get(str(service)))
         chosen = {"file": config.get("file"), **chosen}
         yield [type_, *(chosen.get(key) for key in _ENVIRONMENT)]
-    else:  # a QPU has the name of its deployment; that of a DockerRequirement is random
+    else:  # a QPU is identified by this name, which is random for a DockerRequirement
         yield [type_, name if name in deployments else "", config, service]
     if wraps := deployment.get("wraps"):
         inner = mapping(wraps) or {"deployment": wraps}
@@ -176,7 +176,7 @@ def _files(layers: Sequence[JSON], folder: str) -> Iterator[JSON]:
     """The contents of the files that layers name, such as templates and images."""
     for layer in layers:
         type_, *settings = listing(layer)
-        if type_ in PLACES or not str(type_).startswith("sfq."):  # a QPU's are tokens
+        if type_ in PLACES or not str(type_).startswith("sfq."):  # QPUs' files are tokens
             for text in _texts(settings):
                 with suppress(OSError, ValueError):
                     path = os.path.join(folder, text)
@@ -193,7 +193,7 @@ def _texts(value: JSON) -> Iterator[str]:
 
 
 async def _content(context: StreamFlowContext, value: JSON) -> JSON:
-    """A value with the contents of its files and folders instead of their places."""
+    """A value with the contents of its files and folders instead of their paths."""
     if isinstance(value, list):
         return [await _content(context, one) for one in value]
     if not isinstance(value, dict):
@@ -210,7 +210,7 @@ async def _content(context: StreamFlowContext, value: JSON) -> JSON:
 
 
 def _parts(content: JSON) -> dict[str, str]:
-    """The digests of an input's files by their names, and of the rest of it."""
+    """The digests of an input's files, by name, and of its rest, under an empty name."""
     files: dict[str, JSON] = {}
     rest = _without_files(content, files)
     if len(files) > MOST_FILES:
@@ -219,7 +219,7 @@ def _parts(content: JSON) -> dict[str, str]:
 
 
 def _without_files(content: JSON, files: dict[str, JSON]) -> JSON:
-    """A content with numbers in the place of its files, which are moved to another one."""
+    """A content with numbers in place of its files, which are moved to ``files``."""
     if isinstance(content, list):
         return [_without_files(one, files) for one in content]
     if not isinstance(content, dict):

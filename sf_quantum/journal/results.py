@@ -21,7 +21,7 @@ SAME = "its inputs, command and environment are the same"
 
 
 def difference(now: Fingerprint, before: Fingerprint) -> str:
-    """Explain why a result of an earlier fingerprint is not a job's, if it is not."""
+    """Explain why a result with an earlier fingerprint is not valid now; empty if it is."""
     if now.command != before.command:
         return "its command or environment has changed"
     changes = [*_changes(now.inputs, before.inputs)]
@@ -32,7 +32,7 @@ def difference(now: Fingerprint, before: Fingerprint) -> str:
 
 
 def _changes(now: Inputs, before: Inputs) -> Iterator[str]:
-    """Say which inputs have changed, and what of them."""
+    """Describe the change of each input that has changed."""
     for name in dict.fromkeys([*now, *before]):
         new, old = now.get(name, {}), before.get(name, {})
         differing = [part for part in {**new, **old} if new.get(part) != old.get(part)]
@@ -54,11 +54,11 @@ class EarlierResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the journals of earlier runs of a StreamFlow file say of its jobs.
+    """The jobs of earlier runs of a StreamFlow file, from the journals of these runs.
 
     :param results: results by job, the latest first
     :param started: the latest run that started each job
-    :param completed: jobs that this run has completed
+    :param completed: jobs that their run in ``started`` has completed
     """
 
     results: dict[str, list[EarlierResult]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Earlier:
     completed: set[str] = field(default_factory=set)
 
     def add(self, event: Event, run: str) -> None:
-        """Add an event that is earlier than those before it."""
+        """Add an event; events are added in reverse order, the latest first."""
         match event:
             case events.Job(status="running"):
                 self.started.setdefault(event.job, run)
@@ -84,7 +84,7 @@ def earlier(record: Journal) -> Earlier:
     known = Earlier()
     for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError, OSError):
-            if journal.is_open(path):  # it goes on
+            if journal.is_open(path):  # the run is still in progress
                 continue
             for event in reversed(journal.read(path)):
                 known.add(event, path.stem)

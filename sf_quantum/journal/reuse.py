@@ -27,30 +27,30 @@ from sf_quantum.journal.results import SAME, Earlier, difference
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# a file that is in the way may be a link to an input, which is not written to
+# an existing file may be a link to an input, which must not be written to
 _COPY = "cp -af --remove-destination {output} ."
-# not all are linked if one belongs to another user, or is on another file system
+# links fail if a file belongs to another user, or is on another file system
 _LINK = f"cp -alf {{output}} . 2>/dev/null || {_COPY}"
 
 
 @runtime_checkable
 class ReuseFilter(Protocol):
-    """A binding filter that has a say in whether a result of an earlier run is reused."""
+    """A binding filter that may prevent the reuse of an earlier run's result."""
 
     async def why_not_reused(
         self, job: Job, targets: Sequence[Target], target: Target
     ) -> str:
-        """Say why a job is to run again; empty if it is not.
+        """Return why a job is to run again; empty if its result may be reused.
 
         :param targets: targets of the job's binding
-        :param target: the one of them on which it has completed
+        :param target: the target among these on which the job has completed
         """
         ...
 
 
 @dataclass(frozen=True)
 class Reusable:
-    """A result of an earlier run that is a job's, and where it is."""
+    """A result of an earlier run that is valid for a job, and its location."""
 
     result: events.Result
     target: Target
@@ -59,7 +59,7 @@ class Reusable:
 
 
 class Reuse:
-    """The results of one run's jobs, its own and those it takes from earlier runs."""
+    """The results of one run's jobs: new results, and those reused from earlier runs."""
 
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
@@ -77,7 +77,7 @@ class Reuse:
         self._commands.add(name, parameters)
         command = mapping(mapping(parameters.get("command")).get("params"))
         if command.get("inplace_update"):
-            # it may write to outputs of others, which those of earlier runs must not see
+            # it may write to the outputs of other jobs: links would change earlier runs'
             self._placing = _COPY
 
     def outputs(
@@ -89,7 +89,7 @@ class Reuse:
     async def prepare(self, job: Job, hardware: Callable[[], Hardware]) -> None:
         """Note what the result of a job depends on, before it runs.
 
-        :param hardware: evaluates what the job requires
+        :param hardware: function that evaluates the hardware that the job requires
         """
         self._exit_codes.pop(job.name, None)
         try:
@@ -137,8 +137,8 @@ class Reuse:
     ) -> Reusable | None:
         """Find a prepared job's result in earlier runs; the reason goes to the journal.
 
-        :param filters: filters of its binding that have a say; such a job is completed
-            by the latest run that has begun it, or else runs again
+        :param filters: filters of its binding that may prevent reuse; with any, only the
+            result of the latest run that has started the job is considered
         """
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)
@@ -164,7 +164,7 @@ class Reuse:
                 self.ended(job.name, result.exit_code)
                 return outcome
             reasons.append(outcome)
-        # the latest attempt is the one that the user knows
+        # users expect the reason that concerns the latest attempt
         reason = "it was not completed"
         if candidates and candidates[0].run == latest:
             reason = reasons[0]
@@ -179,7 +179,7 @@ class Reuse:
         prepared: tuple[str, Inputs],
         binding: BindingConfig,
     ) -> Reusable | str:
-        """Whether a result is the job's, or why it is not."""
+        """Return the result if it is valid for the job, or why it is not."""
         digest = result.fingerprint.target
         targets = [one for one in binding.targets if await self._digest(one) == digest]
         fingerprint = Fingerprint(*prepared, digest if targets else "")
@@ -192,7 +192,7 @@ class Reuse:
         return reason
 
     async def _look(self, result: events.Result, target: Target) -> Reusable | str:
-        """Whether the outputs of a result are at a target, or why they are not."""
+        """Return the result if its outputs are at a target, or why they are not."""
         connector = self._connector(target)
         available = await connector.get_available_locations(service=target.service)
         places = [available[name] for name in result.locations if name in available]
@@ -225,7 +225,7 @@ class Reuse:
 async def _asked(
     filters: Sequence[ReuseFilter], job: Job, binding: BindingConfig, reusable: Reusable
 ) -> Reusable | str:
-    """A result, or why a filter does not let it be reused."""
+    """Return the result, or why a filter prevents its reuse."""
     for one in filters:
         if why := await one.why_not_reused(job, binding.targets, reusable.target):
             return why
@@ -250,7 +250,7 @@ async def _contents(
 class ReusedOutputs(ObservedConnector):
     """Puts a job's outputs of an earlier run into place instead of running its command.
 
-    :param placing: shell command that puts them into place, with ``{output}``
+    :param placing: shell command that puts the outputs of ``{output}`` into place
     :param observer: the observer of the job, as if its command ran
     """
 

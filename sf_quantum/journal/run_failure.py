@@ -1,4 +1,4 @@
-"""Why a run has failed, of all that has failed in it."""
+"""The cause of a run's failure, among all failures in the run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Failure:
     attempt: int = 0
 
     def conclude(self, journal: Journal) -> None:
-        """Let the last lines on the terminal say why the run has failed."""
+        """Make the last lines on the terminal say why the run has failed."""
         lines = [self.text, f"report: sfq report {journal.file}"]
         if journal.log.exists():
             lines.append(f"tracebacks: {journal.log}")
@@ -56,17 +56,17 @@ class Failures:
         return bool(self._failures)
 
     def add_error(self, job: str, exit_code: int | None, output: str) -> None:
-        """Keep why a command has failed, until its job has."""
+        """Keep the error of a command until its job has failed."""
         self._errors[job] = (exit_code, output)
 
     def record(self, journal: Journal, job: str, attempt: int, where: str) -> None:
         """Record why an attempt of a job has failed.
 
-        :param where: the deployment; empty if it had none yet
+        :param where: the deployment; empty if the job had none yet
         """
         recorded = self._failures.pop(job, None)
         if recorded is not None and recorded.attempt == attempt:
-            # It was recovered in vain.
+            # The recovery of this attempt has failed.
             self._failures[job] = recorded
             return
         exit_code, output = self._errors.pop(job, (None, ""))
@@ -77,7 +77,7 @@ class Failures:
         journal.write(
             events.Failure(job=job, attempt=attempt, exit_code=exit_code, error=error)
         )
-        # Reports call StreamFlow's own local deployment so.
+        # Reports call StreamFlow's own local deployment ``local``.
         where = where.replace("__LOCAL__", "local")
         self._failures[job] = Failure(
             reason=summarised(job, where, exit_code, error),
@@ -97,15 +97,15 @@ class Failures:
 
         :param failed: jobs that have failed and were not recovered
         :param completed: jobs whose latest attempt has completed
-        :param conditions: conditions of the steps that evaluate one
+        :param conditions: conditions by the step that evaluates them
         :param driver: the task of StreamFlow's command
         """
         for job, failure in self._failures.items():
-            # StreamFlow's own steps fail because another one has.
+            # StreamFlow's own steps fail because another step has failed.
             if job in failed and not get_job_step_name(job).endswith(HOUSEKEEPING):
                 return failure
         step_errors = traceback_filter().step_errors
-        # Without those of attempts that were recovered.
+        # Errors of attempts that were recovered are left out.
         lasting = [error for error in step_errors if error.job not in completed]
         for error in lasting or step_errors:
             where = get_job_step_name(error.job) if error.job else error.step
@@ -128,9 +128,9 @@ def _of_engine(driver: asyncio.Task[None] | None) -> Failure:
 
 
 def workflow_error(driver: asyncio.Task[None] | None) -> BaseException | None:
-    """The error with which a workflow has ended outside of its steps, if with one.
+    """The error outside of the steps that has ended a workflow, if there is one.
 
-    StreamFlow 0.2.0rc3 closes its scheduler before it logs it.
+    StreamFlow 0.2.0rc3 closes its scheduler before it logs this error.
 
     :param driver: the task of StreamFlow's command
     """

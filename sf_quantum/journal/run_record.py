@@ -1,4 +1,4 @@
-"""What a run's journal has of its jobs, from the first job to the run's last event."""
+"""The record of a run's jobs in its journal, from the first job to the run's last event."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DROPPED = "had not ended when all outputs of the workflow were there; let an out
 class RunRecord:
     """Writes the status changes of jobs, and in the end how the run has ended.
 
-    :param allocations: the scheduler's, by job
-    :param reused: jobs that are completed by results of earlier runs
+    :param allocations: allocations of the scheduler, by job
+    :param reused: jobs that are completed with results of earlier runs
     :param driver: the task of StreamFlow's command, if there is one
-    :param parent: process that drives the run; empty if it may be another one
+    :param parent: process id of the ``sfq run`` of this driver; empty without ``sfq run``
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class RunRecord:
         self.journal = journal
         self.failures = Failures()
         self.jobs: dict[str, Job] = {}
-        #: jobs whose latest attempt StreamFlow reports as completed; this precedes their
-        #: records
+        #: jobs whose latest attempt StreamFlow reports as completed; they are added before
+        #: their completion is written
         self.completed: set[str] = set()
         #: whether the run's last event is written
         self.is_closed = False
@@ -108,7 +108,7 @@ class RunRecord:
         )
 
     async def end(self) -> None:
-        """Write how the run has ended, and how the jobs that have not."""
+        """Write how the unfinished jobs and the run have ended."""
         outcome = await self._outcome()
         if outcome == Status.FAILED:
             self._fail_jobs_of_steps()
@@ -122,7 +122,7 @@ class RunRecord:
             # StreamFlow cancels its jobs only some time after Ctrl-C.
             if outcome != Status.COMPLETED and status not in ENDED:
                 self.write(name, Status.CANCELLED)
-        # the last event, whatever happens to those before it
+        # the last event is written even if an earlier callback fails
         async with AsyncExitStack() as stack:
             stack.callback(self._end, outcome)
             for settle in self.journal.before_end:
@@ -141,10 +141,10 @@ class RunRecord:
         return Status.COMPLETED
 
     def _fail_jobs_of_steps(self) -> None:
-        """Record the jobs as failed that an error of the engine has ended.
+        """Record jobs as failed if an error of the engine has ended them.
 
-        A job's folders are made and its inputs are copied between its schedule and its run,
-        and StreamFlow tells the scheduler nothing if that fails.
+        After scheduling a job, StreamFlow makes its folders and copies its inputs. If this
+        fails, StreamFlow does not notify the scheduler.
         """
         for error in traceback_filter().step_errors:
             if self._statuses.get(error.job, Status.COMPLETED) not in ENDED:
@@ -152,10 +152,10 @@ class RunRecord:
                 self.write(error.job, Status.FAILED)
 
     def _fail_dropped_jobs(self) -> bool:
-        """Record the jobs as failed that StreamFlow has dropped, and return if there are any.
+        """Record jobs as failed if StreamFlow has dropped them; return whether there are any.
 
         StreamFlow 0.2.0rc3 may end a run, as completed, when the workflow has all outputs,
-        although a job that none of them depends on has not ended.
+        although a job on which no output depends has not ended.
         """
         dropped = [
             name

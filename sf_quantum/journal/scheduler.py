@@ -45,7 +45,7 @@ from sf_quantum.version import __version__
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# Time that the end of a run waits for the results of its completed jobs.
+# Longest wait at the end of a run for the results of its completed jobs.
 RECORD_SECONDS = 10.0
 
 
@@ -66,12 +66,12 @@ class JournalScheduler(DefaultScheduler):
         super().__init__(context, retry_delay)
         traceback_filter().shortens = True
         self._directory = Path(context.config["path"]).parent / directory
-        # The jobs do not inherit it: they may drive runs of their own.
+        # Jobs must not inherit these variables: they may drive other runs.
         self._resumes = os.environ.pop(RESUME, "") == "1"
         self._command = os.environ.pop(COMMAND, "")
         self._reuse = Reuse(context)
         self._recording: set[asyncio.Task[None]] = set()
-        # the jobs that are not run, with the results of earlier runs
+        # results of earlier runs, by the job that is therefore not run
         self._reused: dict[str, events.Result] = {}
         # Opened by the first job, since `streamflow list` also creates a scheduler.
         self._record: RunRecord | None = None
@@ -107,7 +107,7 @@ class JournalScheduler(DefaultScheduler):
             hints.put(job.name, hints.JobHints(is_bound_once=True))
         traceback_filter().forget(job.name)
         async with self._lock:  # jobs are recorded after the loops are known
-            # A recovery has a workflow of its own, with steps of the first one.
+            # A recovery has its own workflow, with steps of the first workflow.
             if attempt == 1:
                 await self._steps.add(job.workflow_id, self._reuse)
         self._reused.pop(job.name, None)
@@ -120,7 +120,7 @@ class JournalScheduler(DefaultScheduler):
                 await super().schedule(job, binding_config, hardware_requirement)
         except Exception as error:
             if self._closing:
-                # the engine takes the locations away from under jobs that wait
+                # the engine removes the locations of jobs that still wait
                 record.write(job.name, Status.CANCELLED)
                 raise
             where = " or ".join(one.deployment.name for one in binding_config.targets)
@@ -151,9 +151,9 @@ class JournalScheduler(DefaultScheduler):
         binding_config: BindingConfig,
         requirement: HardwareRequirement | None,
     ) -> bool:
-        """Whether a job is completed by the result of an earlier run.
+        """Complete a job with the result of an earlier run; return whether there is one.
 
-        It then takes no slot of its location, and no filter chooses its target.
+        The job then occupies no slot of its location, and no filter chooses its target.
         """
 
         first = binding_config.targets[0]
@@ -195,14 +195,14 @@ class JournalScheduler(DefaultScheduler):
     async def _free_resources(
         self, connector: Connector, job_allocation: JobAllocation
     ) -> None:
-        if job_allocation.job not in self._reused:  # these have taken none
+        if job_allocation.job not in self._reused:  # reused jobs occupy none
             await super()._free_resources(connector, job_allocation)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Record the status of a job, and free its resources if it has ended.
 
-        :raises asyncio.CancelledError: if the job begins when its deployment has ended
-            with the run
+        :raises asyncio.CancelledError: if the job starts when the run's end has already
+            removed its deployment
         """
         record = self._record
         is_lost = self._closing and self._has_lost_its_deployment(job_name)
@@ -219,7 +219,7 @@ class JournalScheduler(DefaultScheduler):
             )
             self._recording.add(recording)
             recording.add_done_callback(self._recording.discard)
-            # a job that follows has its outputs already, and may end the run
+            # the next job already has the outputs, and may end the run
             await asyncio.shield(recording)
         try:
             if not is_lost:
@@ -245,7 +245,7 @@ class JournalScheduler(DefaultScheduler):
         )
 
     def _ended(self, job: str, exit_code: int | None, output: str) -> None:
-        """Keep why a command has failed, until its job has; tell its observer."""
+        """Keep the error of a command until its job has failed; notify its observer."""
         if exit_code != 0 and self._record is not None:
             self._record.failures.add_error(job, exit_code, output)
         if exit_code is not None:
@@ -285,7 +285,7 @@ class JournalScheduler(DefaultScheduler):
         return journal
 
 
-# a filter does not know its run; a driver process is one run
+# a filter has no reference to its run; a driver process has one run at a time
 _running: list[JournalScheduler] = []
 
 

@@ -26,7 +26,7 @@ class Standstill:
     loop wait for each other.
 
     :param driver: the task of StreamFlow's command, if there is one
-    :param statuses: the present status of each job
+    :param statuses: the current status of each job
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Standstill:
         self._statuses = statuses
         self._changes = 0
         self._watch: asyncio.Task[None] | None = None
-        #: whether it has ended the run
+        #: whether the driver was cancelled
         self.has_ended_run = False
 
     def changed(self) -> None:

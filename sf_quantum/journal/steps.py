@@ -20,13 +20,13 @@ WHEN = "-when"
 
 
 class Steps:
-    """Tells loops, conditions and skipped jobs of the workflows added to it."""
+    """Loops, conditions and skipped jobs of the workflows that are added."""
 
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
         self._workflows: set[int] = set()
         self._loops: set[str] = set()
-        #: condition of each step, by the step of StreamFlow's that evaluates it
+        #: condition of each step, by the name of StreamFlow's step that evaluates it
         self.conditions: dict[str, str] = {}
 
     async def add(self, workflow: int, reuse: Reuse) -> None:
@@ -49,7 +49,7 @@ class Steps:
         return sum(PurePosixPath(step).is_relative_to(loop) for loop in self._loops)
 
     async def have_completed(self) -> bool:
-        """Return whether the database has all workflows as completed."""
+        """Return whether all workflows are completed in the database."""
         for workflow in self._workflows:
             row = await self._context.database.get_workflow(workflow)
             if row["status"] != Status.COMPLETED.value:
@@ -57,12 +57,12 @@ class Steps:
         return True
 
     async def skipped(self, jobs: Collection[str]) -> AsyncIterator[tuple[str, str]]:
-        """Yield step and tag of each job that a ``when`` has left out.
+        """Yield step and tag of each job that a ``when`` has skipped.
 
-        StreamFlow makes none: its conditional step puts a null where the outputs of the
-        job would be.
+        StreamFlow creates no such job: its conditional step outputs null in place of the
+        job's outputs.
 
-        :param jobs: names of the jobs that StreamFlow has made
+        :param jobs: names of the jobs that StreamFlow has created
         """
         database = self._context.database
         for workflow in self._workflows:
@@ -80,7 +80,7 @@ class Steps:
 
 
 def _tags_below(step: str, jobs: Collection[str]) -> set[str]:
-    """Return the tags of a step's jobs, and those from which theirs were made in it."""
+    """Return the tags of a step's jobs, and the tags that are prefixes of these."""
     tags = (
         get_job_tag(name).split(".")
         for name in jobs

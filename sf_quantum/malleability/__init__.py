@@ -35,10 +35,10 @@ def offload(
     """Give nodes of this process's Slurm job back during a block that uses a QPU.
 
     At the end of the block, the program gets other nodes, until it has as many as before: a
-    further job holds them, and ends with this process. After an exception, the program keeps
-    only the nodes that it kept. ``mpiexec`` and Slurm read the nodes from environment
-    variables, see :doc:`/howto/malleable`. Outside Slurm, or without a node to give back,
-    nothing is done, and a warning is logged once.
+    further job holds them, and ends with this process. After an exception in the block, the
+    program continues with the nodes that it has kept. ``mpiexec`` and Slurm read the nodes
+    from environment variables, see :doc:`/howto/malleable`. Outside Slurm, or without a node
+    to give back, nothing is done, and a warning is logged once.
 
     :param keep: number of nodes to keep, including this process's and the batch script's
     :param nodes: number of nodes after the block; by default that of the job's start

@@ -67,7 +67,7 @@ def parse(text: str) -> list[Resource]:
 def units(text: str) -> dict[str, int]:
     """Sum the units of each resource over its types.
 
-    Where a list has a resource with its types and without (``gres/gpu=2,gres/gpu:a100=2``), the
+    If a list has a resource with and without its types (``gres/gpu=2,gres/gpu:a100=2``), the
     item without a type is the total.
     """
     sums: dict[str, int] = {}
