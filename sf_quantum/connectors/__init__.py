@@ -1,11 +1,11 @@
-"""Where a step runs: one StreamFlow connector a file, its schema beside it.
+"""Where a step runs: StreamFlow connectors, each with its JSON schema.
 
-``quantum`` gives each job of a step its lease; ``rest`` and ``emulator`` are its locations,
-``ssh`` and ``nodes`` those of classical steps, and ``slurm`` has both. ``wrapper`` is the
-base of connectors over others. ``hints`` passes a job's hints on to its connector,
-``guardian`` ends what a killed driver leaves. ``streamflow_links`` mends how StreamFlow
-connects steps, ``streamflow_outputs`` how it collects outputs, and ``tracebacks`` keeps its
-errors to a few lines.
+``quantum`` acquires a lease for each job of a step; ``rest`` and ``emulator`` are locations
+with a QPU, ``ssh`` and ``nodes`` locations of classical steps, and ``slurm`` is both.
+``wrapper`` is the base of connectors over others. ``hints`` passes a job's hints to its
+connector, and ``guardian`` cleans up after a killed driver. ``streamflow_links`` fixes how
+StreamFlow connects steps, ``streamflow_outputs`` how it collects outputs, and ``tracebacks``
+shortens its errors to a few lines.
 
 Imports: journal, net, protocol, qpu, slurm.
 """

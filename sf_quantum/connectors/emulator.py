@@ -1,4 +1,4 @@
-"""``sfq.emulator``: a location with an emulated QPU, behind our own QPU service."""
+"""``sfq.emulator``: a location with an emulated QPU, behind its own ``sfq serve``."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 POLL_SECONDS = 0.1
-# A service that starts has used CPU time within this time, however busy its host is, and no
-# more than that in all.
+# A starting service uses CPU time at least once within this time, however busy its host is,
+# and needs no more CPU time than this in total.
 START_SECONDS = 60.0
 # USER_HZ of Linux
 TICKS = 100
-# short, since nothing restarts this service
+# short, since a service that has ended is not restarted
 JOB_RETRY_SECONDS = 0.8
 STOP_SECONDS = 5.0
-# sun_path of <sys/un.h> has 108 bytes, for the temporary folder and ours in it
+# sun_path of <sys/un.h> has 108 bytes, for the temporary folder and the service's in it
 TEMPORARY_BYTES = 72
 NOT_FOUND = "127"
-# what precedes it is from the login shell's own files: over SSH, a shell's first output has
-# their messages too
+# precedes the status of the service; over SSH, messages of the login shell's start-up files
+# come first
 ENDED = "sfq ended with "
 
-# The shell keeps the folder until its own input ends, so that a service that could not
-# start leaves its error message there.
+# The shell keeps the folder until its own input ends, so that the error message of a
+# service that could not start can be read there.
 SCRIPT = """\
 umask 077
 mkdir {folder} || exit
@@ -57,9 +57,9 @@ sh -c 'echo $$ >"$0"; exec "$@"' {folder}/pid {command} 2>{folder}/log
 echo $? >{folder}/status
 cat >/dev/null
 rm -rf {folder}"""
-# unless it has ended, as another process may have its id
+# only if the service has not ended, as another process may then have its id
 KILL = "test -e {folder}/status || kill $(cat {folder}/pid) 2>&1"
-# bounded, since it goes on running after the driver stops waiting for it
+# bounded, since this command keeps running after the driver stops waiting for it
 WAIT_GONE = """\
 n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"""
 
@@ -67,11 +67,11 @@ n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"
 class EmulatorConnector(QuantumConnector):
     """Runs a QPU service with an emulated QPU for as long as it is deployed.
 
-    The parameters are the configuration's; see ``schemas/emulator.json``.
+    The parameters are the keys of the configuration; see ``schemas/emulator.json``.
     """
 
     schema = "schemas/emulator.json"
-    # a step that has just ended may still be giving its lease back
+    # a step that has just ended may not have released its lease yet
     lease_wait_seconds = 20.0
 
     def __init__(
@@ -114,8 +114,8 @@ class EmulatorConnector(QuantumConnector):
         self._access = asyncio.create_task(self._start())
 
     async def undeploy(self, external: bool) -> None:
-        """Give every lease back and stop the service."""
-        # the service is stopped whatever happens to the leases
+        """Release every lease and stop the service."""
+        # the service is stopped even if a lease cannot be released
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._stop)
             await super().undeploy(external)
@@ -162,7 +162,7 @@ class EmulatorConnector(QuantumConnector):
         )
 
     def _job_client(self, pool: LeasePool) -> Qpu:
-        # a job uses the service's own socket, the driver perhaps a forwarded one
+        # a job uses the service's own socket, while the driver may use a forwarded one
         return self._background.job_client() if self._background else pool.qpu
 
     async def _start(self) -> LeasePool:
@@ -182,8 +182,8 @@ class EmulatorConnector(QuantumConnector):
 class BackgroundService:
     """``sfq serve`` on a location, local or SSH.
 
-    It ends when its standard input is closed, so also when the driver ends in any way or
-    an SSH connection drops.
+    The service ends when its standard input is closed, so also if the driver ends in any way
+    or an SSH connection drops.
 
     :param name: name of the QPU
     :param options: options of ``sfq serve``, without the name and the paths
@@ -208,7 +208,7 @@ class BackgroundService:
     async def start(self) -> LeasePool:
         """Start the service and wait until it answers.
 
-        :raises WorkflowExecutionException: if it ends early or does not get ready; the
+        :raises WorkflowExecutionException: if it ends early or does not become ready; the
             message says why
         """
         await self._launch()
@@ -223,7 +223,7 @@ class BackgroundService:
                 break
             late = deadline.left <= 0
             if late and used < (now := await self._cpu_seconds()) <= START_SECONDS:
-                # a busy host is slow, but the service gets on
+                # the host is busy and slow, but the service makes progress
                 deadline, used, late = Deadline(START_SECONDS), now, False
             await self._check(late=late)
             await asyncio.sleep(POLL_SECONDS)
@@ -238,11 +238,11 @@ class BackgroundService:
             async with asyncio.timeout(STOP_SECONDS):
                 try:
                     if not self._is_ready:
-                        # it would see the end of its input only after its imports
+                        # the service would notice the end of its input only after its imports
                         await self._shell(KILL.format(folder=self._folder))
                 finally:
                     await self._stack.aclose()
-                # over SSH, closing does not wait for the end; the folder is removed last
+                # over SSH, closing does not wait for the end: the folder is removed last
                 await self._shell(WAIT_GONE.format(folder=self._folder))
 
     def _client(self, socket: str, retry_seconds: float) -> SfqQpu:
@@ -272,14 +272,14 @@ class BackgroundService:
         await self._stack.enter_async_context(writer)
 
     async def _forward(self, connector: SSHConnector) -> str:
-        """Make a socket on this machine that is forwarded to the service's."""
+        """Make a socket on this machine that is forwarded to the service's socket."""
         folder = _new_folder_name(tempfile.gettempdir())
         guardian.current().remove(folder)
         os.mkdir(folder, mode=0o700)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        # StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the one
-        # on which the service was started, so that both end together. A lazy deployment is
-        # a proxy of the connector.
+        # StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the
+        # connection on which the service was started, so that both end together. With a lazy
+        # deployment, ``connector`` is a proxy.
         deployed: SSHConnector = getattr(connector, "_connector", connector)
         context = deployed.ssh_context_factories[self.location.name]._contexts[0]
         connection = await context.get_connection()
@@ -314,9 +314,9 @@ class BackgroundService:
         )
 
     async def _cpu_seconds(self) -> float:
-        """Read the CPU time of the service, which is 0 where there is no /proc."""
+        """Read the CPU time of the service; 0 on hosts without /proc."""
         folder = self._folder
-        # what follows the name, which is in parentheses, begins with the third field
+        # after the name, which is in parentheses, comes the third field
         stat = await self._shell(f"cat /proc/$(cat {folder}/pid)/stat 2>/dev/null")
         fields = stat.rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / TICKS if len(fields) > 12 else 0.0
@@ -327,7 +327,7 @@ class BackgroundService:
 
 
 def _new_folder_name(parent: str) -> str:
-    """Make up a short, unpredictable path, for a ``mkdir`` that fails if it exists."""
+    """Make up a short, unpredictable path, for a ``mkdir`` that fails if the path exists."""
     if len(os.fsencode(parent)) > TEMPORARY_BYTES:
         parent = "/tmp"
     return posixpath.join(parent, f"sfq-{uuid.uuid4().hex[:16]}")

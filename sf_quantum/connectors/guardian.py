@@ -1,11 +1,12 @@
 """The guardian: a process that cleans up after its driver, however the driver ends.
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
-When the driver ends, also by SIGINT, SIGTERM or SIGKILL, the pipe is closed. The guardian
-then gives back the driver's leases, cancels its jobs behind ``slurmrestd``, ends the
-processes that the driver left behind, removes the driver's temporary folders, and exits. It identifies the processes by an
-environment variable that they inherit, so it finds orphaned grandchildren too, and those
-whose environment was cleaned (``env -i``) by a resource limit, which only they share.
+When the driver ends, even by SIGINT, SIGTERM or SIGKILL, the pipe is closed. The guardian
+then releases the driver's leases, cancels its jobs behind ``slurmrestd``, ends the processes
+that the driver left behind, removes the driver's temporary folders, and exits. It identifies
+the processes by an environment variable that they inherit, so it also finds orphaned
+grandchildren. Processes whose environment was cleaned (``env -i``) are identified by a
+resource limit that is unique to the driver.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON, parse_json
 
 MARKER = "SFQ_DRIVER"
-#: has a value in processes that outlive the driver, to clean up after it
+#: variable that is set in processes that outlive the driver, to clean up after it
 OUTLIVES = "SFQ_SHELL"
 # Time between SIGTERM and SIGKILL.
 GRACE_SECONDS = 2.0
 PAUSE_SECONDS = 0.05
 # a process that waits for a dead file system cannot be ended, not even by SIGKILL
 GIVE_UP_SECONDS = 10.0
-# Time in which slurmrestd is asked again and again to cancel jobs.
+# Time during which requests to slurmrestd to cancel jobs are repeated.
 SWEEP_SECONDS = 60.0
 
 
@@ -47,10 +48,10 @@ class Guardian:
 
     def __init__(self) -> None:
         name = str(uuid.uuid4())
-        # every process started from now on inherits it; it does not mark the driver, since
-        # /proc shows the environment with which a process was started
+        # every process started from now on inherits the variable; it does not mark the
+        # driver, since /proc shows the environment with which a process was started
         os.environ[MARKER] = name
-        # unless somebody has set a hard limit
+        # fails if a hard limit is set
         with suppress(psutil.Error, OSError, ValueError):
             psutil.Process().rlimit(
                 psutil.RLIMIT_RTTIME, (_limit(name), psutil.RLIM_INFINITY)
@@ -71,23 +72,23 @@ class Guardian:
             os.close(read_end)
 
     def remove(self, folder: str | Path) -> None:
-        """Have a folder, by its absolute path, removed after the driver's end."""
+        """Let the guardian remove a folder, by its absolute path, after the driver's end."""
         self._send(folder=str(folder))
 
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
     ) -> None:
-        """Have a lease released after the driver's end, unless released before.
+        """Let the guardian release a lease after the driver's end, unless released before.
 
-        :param type_: type of the QPU; with the name and the configuration, it makes the
-            client
+        :param type_: type of the QPU; the client is made from this type, the name and the
+            configuration
         :param token: token of the lease; it goes through the pipe, not on a command
             line
         """
         self._send(type=type_, name=name, config=dict(config), hold=token)
 
     def cancel_jobs(self, settings: Mapping[str, JSON], comment: str) -> None:
-        """Have Slurm jobs cancelled after the driver's end, unless released before.
+        """Let the guardian cancel Slurm jobs after the driver's end, unless released before.
 
         :param settings: values of
             :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
@@ -96,12 +97,12 @@ class Guardian:
         self._send(slurmrestd=dict(settings), hold=comment)
 
     def release(self, token: str) -> None:
-        """Note that a lease was given back, or that no jobs with a comment are left."""
+        """Note that a lease was released, or that no jobs with a comment are left."""
         self._send(release=token)
 
     def _send(self, **message: JSON) -> None:
         with suppress(BrokenPipeError):  # the guardian was killed
-            # shorter than PIPE_BUF, so the lines of several threads do not mix
+            # lines are shorter than PIPE_BUF, so lines of several threads do not mix
             os.write(self._pipe, f"{json.dumps(message)}\n".encode())
 
 
@@ -112,7 +113,7 @@ def current() -> Guardian:
 
 
 def end_processes(name: str) -> None:
-    """End every process that has a driver's mark, except this one, within a limit."""
+    """End every process that has a driver's mark, except this one, within a time limit."""
     grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
     terminated: set[psutil.Process] = set()
     misses = 0
@@ -134,9 +135,9 @@ def end_processes(name: str) -> None:
 
 
 def _limit(name: str) -> int:
-    """The soft limit that the processes of a driver have on real-time computing.
+    """The soft limit on real-time computing that marks the processes of a driver.
 
-    In microseconds it is thousands of years, so that it limits nothing.
+    The value, in microseconds, is tens of thousands of years, so it limits nothing.
     """
     digest = hashlib.sha256(name.encode()).digest()
     return (1 << 61) + (int.from_bytes(digest[:8]) >> 3)
@@ -145,8 +146,8 @@ def _limit(name: str) -> int:
 def processes() -> Iterator[psutil.Process]:
     """The processes of this machine.
 
-    ``psutil.process_iter`` keeps what it has found, and takes a new process with the id of
-    one that has ended for that one, which then cannot be killed.
+    ``psutil.process_iter`` caches processes, and mistakes a new process for an ended one with
+    the same id; the new process then cannot be killed.
     """
     for pid in psutil.pids():
         with suppress(psutil.Error):
@@ -166,7 +167,7 @@ def _marked(name: str) -> Iterator[psutil.Process]:
             ):
                 yield process
         except (psutil.Error, OSError):
-            continue  # it has just ended, or is another user's
+            continue  # the process has just ended, or is another user's
 
 
 def _signal(processes: set[psutil.Process], *, force: bool) -> None:
@@ -190,9 +191,9 @@ def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSO
 
 
 def give_back(lease: Mapping[str, JSON]) -> None:
-    """Give a lease back; one whose QPU does not answer is left to expire.
+    """Release a lease; it is left to expire if its QPU does not answer.
 
-    What is held may also be Slurm jobs, which are cancelled.
+    If ``lease`` stands for Slurm jobs instead, these are cancelled.
     """
     if isinstance(settings := lease.get("slurmrestd"), dict):
         from sf_quantum.connectors.slurm.transport import slurmrestd
@@ -216,12 +217,12 @@ def main() -> None:
     """Wait for the driver's end, then clean up."""
     messages: list[dict[str, JSON]] = []
     for line in sys.stdin.buffer:
-        with suppress(ValueError):  # the other messages still count
+        with suppress(ValueError):  # the other messages are still used
             message = parse_json(line)
-            # A message without an end was cut short when the driver was killed
+            # A message without a line break was cut short when the driver was killed
             if isinstance(message, dict) and line.endswith(b"\n"):
                 messages.append(message)
-    # All leases are given back in parallel: neither a QPU that does not answer nor a
+    # All leases are released in parallel: neither a QPU that does not answer nor a
     # process that does not end delays the others.
     threads = [
         threading.Thread(target=give_back, args=(lease,))

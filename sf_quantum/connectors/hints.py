@@ -1,7 +1,7 @@
 """Hints for a job, from the scheduler or the candidate filter to the connector that runs it.
 
-They are kept by the job's name until its attempt ends, since StreamFlow passes nothing else to
-the connector. A driver process is one run.
+The hints are kept by the job's name until its attempt ends, since StreamFlow passes only the
+name to the connector. A driver process has one run at a time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class JobHints:
     """The hints for one job.
 
     :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.hinted`
-    :param wait_seconds: the longest wait for its lease, and in the QPU's job queue
-    :param has_alternative: whether it can run on another location, so it leaves a QPU
+    :param wait_seconds: longest total wait for the job's lease and in the QPU's job queue
+    :param has_alternative: whether the job can run on another location, so it leaves a QPU
         that goes offline instead of waiting for it
-    :param since: when the wait began, on the monotonic clock
-    :param waited_out: set by the connector of a job that was not started in this time
-    :param refused: set by the connector of a job that Slurm refused, which is no failure of
-        the QPU
-    :param is_bound_once: whether no attempt can run on another target, since its step is
-        bound to one, without a filter
+    :param since: start of the wait, on the monotonic clock
+    :param waited_out: whether the job was not started in time; set by its connector
+    :param refused: whether Slurm refused the job, which is not a failure of the QPU; set by
+        its connector
+    :param is_bound_once: whether no attempt can run on another target, since the job's step
+        is bound to a single target, without a filter
     """
 
     lease_hints: LeaseHints = field(default_factory=LeaseHints)
@@ -38,12 +38,12 @@ class JobHints:
 
     @property
     def latest_start(self) -> float | None:
-        """The time by which its lease has to be granted, in seconds since the epoch."""
+        """The time by which the lease has to be granted, in seconds since the epoch."""
         return self.lease_hints.latest_start
 
     @property
     def seconds_left(self) -> float | None:
-        """The rest of the wait; ``None`` if it has no limit."""
+        """Seconds left to wait; ``None`` if the wait has no limit."""
         if self.wait_seconds is None:
             return None
         return max(0.0, self.since + self.wait_seconds - time.monotonic())
@@ -62,7 +62,7 @@ def of(job: str) -> JobHints:
 
 
 def completed(job: str, lease_hints: LeaseHints) -> JobHints:
-    """Add hints for a job's lease to those that it has, and return all of its hints."""
+    """Add lease hints to those that a job already has, and return all of its hints."""
     given = of(job)
     if lease_hints != LeaseHints():
         given = replace(given, lease_hints=given.lease_hints.completed(lease_hints))
@@ -71,7 +71,7 @@ def completed(job: str, lease_hints: LeaseHints) -> JobHints:
 
 
 def wait_out(job: str) -> None:
-    """Note that a job was not started in the time that it waits."""
+    """Note that a job was not started within its longest wait."""
     _hints[job] = replace(of(job), waited_out=True)
 
 

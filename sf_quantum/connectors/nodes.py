@@ -1,8 +1,8 @@
 """``sfq.nodes``: several one-job locations over one machine.
 
-StreamFlow's scheduler treats any number of plain ``local`` deployments as one location.
-These are counted separately, so that scattered jobs each run on a node of their own.
-``schemas/nodes.json`` says which names they may have.
+StreamFlow's scheduler treats any number of plain ``local`` deployments as one location. The
+locations of ``sfq.nodes`` are counted separately, so scattered jobs each run on their own
+node. ``schemas/nodes.json`` defines valid names of nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sf_quantum.connectors.wrapper import LocationWrapper
 
 
 class NodesConnector(LocationWrapper):
-    """One location for each of its nodes' names, each running one job at a time."""
+    """One location per name of a node, each running one job at a time."""
 
     schema = "schemas/nodes.json"
 

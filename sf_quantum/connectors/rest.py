@@ -26,23 +26,23 @@ from sf_quantum.qpu import (
     selection,
 )
 
-# configuration keys that are not the client's
+# configuration keys that are not passed to the QPU's client
 CONNECTOR = frozenset(
     "type vqpus lease idle wait latestStart priority reservation clients "
     "transferBufferSize".split()
 )
 NO_MUNGE = ("munge", False)
-# keys of any kind that name files
+# keys that name files, for all kinds of QPUs
 FILES = ("tokenFile", "qrmiConfig")
 
 
 class RestConnector(QuantumConnector):
     """Acquires leases of an existing QPU, for jobs of the inner location.
 
-    The parameters are the configuration's; see ``schemas/rest.json``.
+    The parameters are the keys of the configuration; see ``schemas/rest.json``.
 
-    :param others: the key ``class``, a reserved word of Python, and those of a kind of QPU
-        that is a site's own
+    :param others: the key ``class``, a reserved word of Python, and keys of a site's own
+        kind of QPU
     """
 
     schema = "schemas/rest.json"
@@ -154,7 +154,7 @@ class RestConnector(QuantumConnector):
         return selection.client(type_, variable(name), client_config)
 
     async def _ask_status(self, pool: LeasePool) -> None:
-        """Request the QPU's status, and so its number of vQPUs, until it answers."""
+        """Query the QPU's status, with its number of vQPUs, until it answers."""
         for pause in backoff.LEASE.pauses():
             try:
                 status = await pool.status()
@@ -177,8 +177,8 @@ def _client_config(
 ) -> dict[str, JSON]:
     """Select the client's part of a configuration, with absolute paths.
 
-    :raises InputError: if a hint for leases is wrong, or ``clients`` is set for another kind
-        of QPU than ``sfq``; clients of SDKs find those by their variables anyway
+    :raises InputError: if a hint for leases is wrong, or ``clients`` is set for a kind of QPU
+        other than ``sfq``; SDK clients find such QPUs by their variables anyway
     """
     if config.get("clients") and type_ != selection.SFQ:
         raise InputError(
@@ -189,7 +189,7 @@ def _client_config(
     client_config: dict[str, JSON] = {
         key: value
         for key, value in config.items()
-        # kinds that cannot authenticate by MUNGE have no such key
+        # kinds that cannot authenticate with MUNGE have no such key
         if key not in CONNECTOR and value is not None and (key, value) != NO_MUNGE
     }
     for key in (*FILES, *qpu.load(type_).files):
@@ -203,7 +203,7 @@ def _client_config(
 def _hints(type_: str, config: Mapping[str, JSON]) -> LeaseHints:
     """Read the hints for leases, see :meth:`.Qpu.hinted`.
 
-    :raises InputError: if ``latestStart`` is no time, or the kind would ignore another hint
+    :raises InputError: if ``latestStart`` is not a time, or the kind would ignore a hint
     """
     text = config.get("latestStart")
     hints = LeaseHints.read(config, None if text is None else latest_start(text))

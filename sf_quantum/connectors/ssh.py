@@ -1,10 +1,10 @@
 """``sfq.ssh``: StreamFlow's SSH connector for keys and certificates that expire.
 
-A connection outlives the certificate with which it was made; a new one needs a valid
-certificate. asyncssh reads the files of a key for each connection, so that it is enough to
-renew them before. StreamFlow gives a host up after ``retries`` refused connections.
+A connection outlives the certificate with which it was made, but a new connection needs a
+valid certificate. asyncssh reads the files of a key for each connection, so it suffices to
+renew the files beforehand. StreamFlow gives up a host after ``retries`` refused connections.
 
-StreamFlow writes its commands for a POSIX shell, and a host gives them to the user's login
+StreamFlow writes its commands for a POSIX shell, but a host passes them to the user's login
 shell, which may be csh.
 """
 
@@ -26,17 +26,17 @@ from sf_quantum import backoff
 from sf_quantum.files import JSON
 
 COMMAND_SECONDS = 30.0
-# Characters that csh could not read, or that it or printf expands, are escaped.
+# Escaped characters: csh could not read them, or csh or printf would expand them.
 _ESCAPED = re.compile(r"""['"!$`\\%\n]""")
 # Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
 _ARGUMENT_BYTES = 131_000
 
 
 def for_any_shell(command: str) -> str:
-    """Have ``sh`` run a command, whatever shell reads it first.
+    """Wrap a command so that ``sh`` runs it, regardless of the login shell.
 
-    Within single quotes, csh ends a word at a newline and expands ``!``, so these are octal
-    escapes of printf(1). A command that would be too long stays as it is.
+    Within single quotes, csh ends a word at a newline and expands ``!``, so these characters
+    become octal escapes of printf(1). A command that would be too long is returned unchanged.
 
     >>> for_any_shell("echo a; echo b!")
     'sh -c \'eval "$(printf "echo a; echo b\\041")"\''
@@ -47,15 +47,15 @@ def for_any_shell(command: str) -> str:
 
 
 class _NotRenewed(ConnectionError):
-    """The command has failed; StreamFlow treats it like a refused connection."""
+    """The command has failed; StreamFlow treats this error like a refused connection."""
 
 
 @dataclass
 class Renewal:
     """How the credentials of a deployment are renewed.
 
-    :param command: shell command that renews them; None if others do
-    :param connected: whether they have been accepted once
+    :param command: shell command that renews the credentials; None without such a command
+    :param connected: whether the credentials have been accepted once
     """
 
     deployment: str
@@ -69,7 +69,7 @@ class Renewal:
         """
         if self.command is None:
             return
-        # A pipe would not do: it ends only with the last process that the command leaves running
+        # A pipe would end only with the last process that the command leaves running.
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_shell(
                 self.command,
@@ -108,7 +108,7 @@ class _Connection:
 
 
 class _Context(SSHContext):
-    """Connections to a host, each with credentials that are valid then."""
+    """Connections to a host, each made with credentials that are still valid."""
 
     def __init__(
         self,
@@ -125,14 +125,14 @@ class _Context(SSHContext):
     async def _get_connection(
         self, config: SSHConfig | None
     ) -> asyncssh.SSHClientConnection | None:
-        if config is not self._host:  # its tunnel has another configuration
+        if config is not self._host:  # the host's tunnel has another configuration
             return await super()._get_connection(config)
         for pause in backoff.CLUSTER.pauses():
             try:
                 await self._renewal.run()
                 connection = await super()._get_connection(config)
             except (asyncssh.PermissionDenied, _NotRenewed) as error:
-                # what was never accepted is a mistake in the configuration
+                # credentials that were never accepted are a mistake in the configuration
                 if not self._renewal.connected:
                     raise
                 logger.warning(
@@ -154,7 +154,7 @@ class RenewingSSHConnector(SSHConnector):
 
     The parameters are those of StreamFlow's connector, and:
 
-    :param renewCommand: renews the files of the key before a connection is made
+    :param renewCommand: shell command that renews the key's files before each connection
     """
 
     def __init__(

@@ -1,17 +1,20 @@
-"""The links between the steps of a workflow: what each port of StreamFlow's is written by.
+"""The links between the steps of a workflow: which step writes to each of StreamFlow's ports.
 
-StreamFlow 0.2.0rc3 makes a port for each output of a workflow, and has the step that is its
-source write to it. If two outputs have one source, the step writes to the last one alone, and
-the other is null. So is an output that a workflow inside passes on from its input, and one
-whose ``outputSource`` is a list of one. ``linkMerge`` of a single source is ignored,
-``merge_nested`` of a list of one has no effect, ``merge_flattened`` flattens all levels, and
-sorts the results of a ``flat_crossproduct`` by their last index. A source that is listed
-twice is merged once. Fields of a record without a name have wrong names if its tool stands in
-its step. The items of a list stand on a command line without quotes. The outputs of a
-``nested_crossproduct`` except the last are followed by lists of nothing, for which later
-steps run once more, and which may be the workflow's result. A run that has all outputs ends,
-as failed, although a step that none of them depends on has not. :func:`install` replaces what
-does so.
+StreamFlow 0.2.0rc3 makes a port for each output of a workflow, to which the output's source
+step writes. :func:`install` replaces functions and methods of StreamFlow for these reasons:
+
+- If two outputs have one source, the step writes only to the last output, and the other is
+  null. An output that an inner workflow passes on from its input is also null, as is an
+  output whose ``outputSource`` is a list of one.
+- ``linkMerge`` of a single source is ignored, ``merge_nested`` of a list of one has no effect,
+  and ``merge_flattened`` flattens all levels, and sorts the results of a ``flat_crossproduct``
+  by their last index. A source that is listed twice is merged once.
+- Fields of a record without a name have wrong names if the tool is written in its step.
+- The items of a list are not quoted on a command line.
+- The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
+  which later steps run once more, and which may be the workflow's result.
+- A run that has all outputs ends, as failed, although a step on which no output depends has
+  not ended.
 """
 
 from __future__ import annotations
@@ -55,17 +58,17 @@ def install() -> None:
     """Replace the methods and functions of StreamFlow in this process."""
     for owner, function in REPLACEMENTS:
         setattr(owner, function.__name__, function)
-    # The executor of the workflow; those of retries are StreamFlow's own.
+    # This replaces the executor of the workflow; retries keep StreamFlow's own.
     setattr(main, StreamFlowExecutor.__name__, WholeExecutor)
 
 
 class WholeExecutor(StreamFlowExecutor):
-    """Runs a workflow until all of its steps have ended, also those without an output."""
+    """Runs a workflow until all of its steps have ended, even those without an output."""
 
     _has_outputs = False
 
     async def close(self) -> None:
-        """End the run: if it has all outputs, after the other steps."""
+        """End the run; if it has all outputs, wait for the other steps first."""
         ports, task = self.workflow.output_ports, asyncio.current_task()
         is_failure = task in self.executions or task in self.output_tasks.values()
         if (
@@ -78,7 +81,7 @@ class WholeExecutor(StreamFlowExecutor):
         await super().close()
 
     async def _finish(self) -> None:
-        """Wait for the steps, while any of them ends or has a job."""
+        """Wait for the pending steps, as long as steps end or jobs are active."""
         pending = {one for one in self.executions if not one.done()}
         while pending and not self._closed:
             ended, pending = await asyncio.wait(
@@ -97,7 +100,7 @@ def _translate_workflow(
     name_prefix: str,
     cwl_name_prefix: str,
 ) -> None:
-    """Translate a workflow, after each port of its outputs has a step that writes to it.
+    """Translate a workflow, with a step that writes to each port of its outputs.
 
     :raises WorkflowDefinitionException: if a source is listed twice
     """
@@ -133,11 +136,11 @@ def _share(
     source: str,
     outputs: list[str],
 ) -> None:
-    """Let all outputs of one source have what its step writes.
+    """Pass what the step of a source writes to all outputs of this source.
 
     :param ports: the ports of sources and outputs, by name
     """
-    # StreamFlow lets the source write to the port of the last one.
+    # StreamFlow lets the source write to the port of the last output.
     *others, last = outputs
     shared = ports.setdefault(last, workflow.create_port())
     ports[source] = shared
@@ -157,7 +160,7 @@ def _forward(workflow: CWLWorkflow, output: str, source: Port, port: Port) -> No
 
 
 def _source(link: Any, source: str | list[str] | None) -> str | list[str] | None:
-    """Return the source of a link in the form that StreamFlow reads rightly.
+    """Return the source of a link in the form that StreamFlow reads correctly.
 
     :param link: an input of a step, or an output of a workflow
     :raises WorkflowDefinitionException: if a source is listed twice
@@ -181,7 +184,7 @@ def _recursive_translate(
     *args: Any,
     **options: Any,
 ) -> None:
-    """Translate a process or a step, after its records without a name have one."""
+    """Translate a process or a step, after naming its records that have no name."""
     for section in ("inputs", "outputs"):
         for element in getattr(cwl_element, section, None) or ():
             _name_records(element.type_)
@@ -189,7 +192,7 @@ def _recursive_translate(
 
 
 def _name_records(type_: Any) -> None:
-    """Name each record as its fields are named, from whose names StreamFlow takes that part."""
+    """Name each unnamed record with the prefix of its fields' names, for StreamFlow."""
     if isinstance(type_, list):
         for one in type_:
             _name_records(one)
@@ -206,9 +209,9 @@ def _name_records(type_: Any) -> None:
 def _get_command_token_processor_from_input(
     cwl_element: Any, port_type: Any, *args: Any, **options: Any
 ) -> CommandTokenProcessor:
-    """Quote the items of a list, and what an expression makes of it, for the shell.
+    """Quote the items of a list, and the result of an expression, for the shell.
 
-    StreamFlow takes it that they are quoted, as those are that have a binding of their own.
+    StreamFlow assumes that they are quoted, as items with their own binding are.
     """
     binding = cwl_element.inputBinding
     if binding is not None and binding.shellQuote is None:
@@ -230,9 +233,10 @@ def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
 
 
 def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether no part of a value is quoted by a binding of its own.
+    """Return whether no part of a value is quoted due to its own binding.
 
-    A record never is: StreamFlow makes an empty word of one whose fields have no binding.
+    This is false for records: StreamFlow makes an empty word of a record whose fields have
+    no binding.
     """
     if isinstance(type_, list):
         return all(_is_unquoted(one, named) for one in type_)
@@ -245,7 +249,7 @@ def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
 
 
 class NestedListCombinator(ListMergeCombinator):
-    """Merges a single source by ``merge_nested``: into a list of one."""
+    """Merges a single source with ``merge_nested``, into a list of one."""
 
 
 def _create_list_merger(
@@ -274,9 +278,9 @@ def _create_list_merger(
 async def combine(
     self: ListMergeCombinator, port_name: str, token: Token
 ) -> AsyncIterator[MutableMapping[str, Any]]:
-    """Merge the sources of a link, and take apart one level of those that are lists.
+    """Merge the sources of a link, or, to flatten them, the items of sources that are lists.
 
-    Of a single source without ``merge_nested``, ``pickValue`` picks from the items.
+    For a single source without ``merge_nested``, ``pickValue`` picks from the items.
     """
     if isinstance(token, IterationTerminationToken):
         return
@@ -306,8 +310,8 @@ def _create_nested_size_tag(
 ) -> MutableSequence[Port]:
     """Return the sizes of a nested scatter, which all outputs of its step share.
 
-    StreamFlow makes the steps that count them for each output anew, under the same names,
-    so that only those of the last one run.
+    StreamFlow creates the steps that count the sizes again for each output, with the same
+    names, so only the steps of the last output run.
     """
     made = _sizes_of_scatters.setdefault(workflow, {})
     key = (step_name, *size_ports, *replicas_port)
@@ -325,7 +329,7 @@ _get_processor = translator._get_command_token_processor_from_input
 _translate = CWLTranslator._translate_workflow
 _translate_element = CWLTranslator._recursive_translate
 
-#: what is replaced, by the class or module that has it
+#: the replacements, each with the class or module of the original
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (ListMergeCombinator, combine),
     (translator, _create_list_merger),

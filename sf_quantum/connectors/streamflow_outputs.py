@@ -1,14 +1,15 @@
 """The outputs of a job: its workflow gets all of them or none, each of its declared type.
 
-StreamFlow 0.2.0rc3 passes on each output as soon as it is collected. If another output of the
-same attempt is missing or wrong, the job is retried, and the steps that follow mix the
-outputs of both attempts. It also takes a value for a list of one, a list of one for a value,
-what a command prints for an output without a binding, and what is not a list for an empty
-scatter. If the lists of a scatter differ in length, it runs the first jobs before it fails,
-or none if a list is empty, and then does not fail. If a job of a scatter could not be
-scheduled, it gathers the outputs of the others as if they were all. If a list of a
-``nested_crossproduct`` is empty, there are wrong numbers of empty lists in the result.
-:func:`install` replaces the methods that do so.
+:func:`install` replaces methods of StreamFlow 0.2.0rc3 for these reasons:
+
+- It passes on each output as soon as it is collected. If another output of the same attempt
+  is missing or wrong, the job is retried, and later steps mix the outputs of both attempts.
+- It accepts a value for a list of one, a list of one for a value, a command's standard output
+  for an output without a binding, and a value that is not a list for an empty scatter.
+- If the lists of a scatter differ in length, it runs the first jobs before it fails. If a list
+  is empty, it runs no job, and does not fail.
+- If a job of a scatter could not be scheduled, it gathers only the outputs of the other jobs.
+- If a list of a ``nested_crossproduct`` is empty, the result has wrong numbers of empty lists.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from streamflow.workflow.utils import check_termination, get_job_token
 
 from sf_quantum import journal
 
-#: how names in the folder of the outputs begin that a run uses itself
+#: prefixes of names in the folder of the outputs that the run itself uses
 RESERVED = ("streamflow.log", ".streamflow.lock")
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
@@ -50,10 +51,10 @@ def install() -> None:
 
 
 def protect(folder: Path, earlier: Iterable[Path]) -> None:
-    """Let a run write over outputs of earlier runs, and keep what else is in its folder.
+    """Let a run overwrite outputs of earlier runs, but keep other files in its folder.
 
-    StreamFlow 0.2.0rc3 names a second output of one name differently, but writes over a file whose
-    name is taken in the folder.
+    StreamFlow 0.2.0rc3 gives a second output of the same name another name, but overwrites a
+    file of that name in the folder.
 
     :param folder: absolute path of the folder of the workflow's outputs
     :param earlier: absolute paths of files and folders that earlier runs have written there
@@ -91,11 +92,11 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
         if unique:
             chosen = Path(str(context.path))
             try:
-                # A link is renamed, and not written through.
+                # A link is renamed, and its target is not overwritten.
                 claim(self, chosen.parent.resolve() / chosen.name)
             except (OSError, WorkflowExecutionException) as error:
                 if context.event is not None:
-                    context.event.set()  # another output may wait for it
+                    context.event.set()  # another output may wait for the event
                 raise WorkflowExecutionException(str(error)) from error
         return context
 
@@ -103,7 +104,7 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file or folder as numbered backups of GNU's ``cp --backup`` are named."""
+    """Rename a file or folder like a numbered backup of GNU's ``cp --backup``."""
     names = (path.with_name(f"{path.name}.~{number}~") for number in count(1))
     kept = next(name for name in names if not os.path.lexists(name))
     path.rename(kept)
@@ -123,9 +124,9 @@ async def _execute_command(
     if output.status != Status.COMPLETED or self.terminated:
         return
     if isinstance(output, cwl.CWLCommandOutput) and isinstance(output.value, str):
-        # In CWL, what a command prints is an output only by way of a file.
+        # In CWL, a command's standard output is an output only by way of a file.
         output = output.update(None)
-    # CWL's WorkReuse, for which the subclass overrides the method that this one replaces
+    # CWL's WorkReuse: the subclass overrides the method that is replaced here for it
     reusable = self._is_recoverable(job) if isinstance(self, CWLExecuteStep) else True
     collected = await asyncio.gather(
         *(
@@ -155,7 +156,7 @@ async def _eval(
     """Return whether a scatter has jobs.
 
     :raises WorkflowExecutionException: if an input is not a list, or if the lists differ in
-        length where each job gets one item of each
+        length although each job gets one item of each list
     """
     lengths = {}
     for name, token in inputs.items():
@@ -175,9 +176,9 @@ async def _eval(
 async def _on_false(
     self: CWLEmptyScatterConditionalStep, inputs: MutableMapping[str, Token]
 ) -> None:
-    """Make the outputs of a scatter without jobs: empty lists, as many as its lists ask for.
+    """Make the outputs of a scatter without jobs: empty lists, nested by its lists' lengths.
 
-    StreamFlow makes one for each list that is scattered, however long those are.
+    StreamFlow makes one empty list per scattered list, regardless of the lists' lengths.
     """
     tag = get_tag(inputs.values())
     lists = [len(inputs[name].value) for name in self.get_input_ports()]
@@ -189,18 +190,18 @@ async def _on_false(
 
 
 def _nothing(lengths: list[int], tag: str) -> ListToken:
-    """The result of a nested scatter, one of whose lists is empty."""
+    """The result of a nested scatter with an empty list."""
     first, *others = lengths
     return ListToken([_nothing(others, tag) for _ in range(first)], tag=tag)
 
 
 async def _gather(self: GatherStep, key: str) -> None:
-    """Gather the outputs of a scatter; if one is missing after a failure, fail as well.
+    """Gather the outputs of a scatter; if an output is missing after a failure, fail.
 
-    Without a failure, this is the workflow of a retry, which takes only some of them.
+    Without a failure, the workflow is that of a retry, which gathers only some outputs.
     """
-    # The step replaces the size in its own table when it gathers whatever there is; that in
-    # the port stays, near the end of a list that has all iterations of a loop.
+    # The step replaces the size in its own table when it gathers incomplete outputs; the size
+    # in the port stays, near the end of a list with the sizes of all iterations of a loop.
     tokens = reversed(self.get_size_port().token_list)
     sizes = (
         token.value
@@ -231,7 +232,7 @@ async def process(
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token | None:
-    """Collect an output; an empty list is no null, even if the output is optional."""
+    """Collect an output; an empty list is not null, even if the output is optional."""
     token = await _value(self, job, command_output, connector, recoverable)
     output = await command_output
     is_json = isinstance(output, cwl.CWLOutputJSONCommandOutput)
@@ -242,7 +243,7 @@ async def process(
 
 async def _process_command_output(self: _Values, *args: Any) -> Any:
     value = await _from_files(self, *args)
-    # A glob makes a list of one file, and CWL takes such a list of an expression also.
+    # A glob returns a list of one file; CWL also accepts such a list from an expression.
     if not (self.single and _has_files(self)) and (
         self.glob is None or self.output_eval is not None
     ):
@@ -264,7 +265,7 @@ async def _process(
     recoverable: bool = False,
 ) -> Token | None:
     value, required = (await command_output).value, _required(self)
-    if value is None and not required:  # it may be that of an optional record
+    if value is None and not required:  # the record may be optional
         return await _as_record(self, job, command_output, connector, recoverable)
     if isinstance(value, list) is self.single:
         _refuse(self.name, "record" if self.single else "record[]", value)
@@ -282,7 +283,7 @@ async def _propagate(
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token:
-    """Collect each field by its own binding, unless the record is given as one value."""
+    """Collect each field with its own binding, unless the record is given as one value."""
     output = await command_output
     whole = self.output_eval or isinstance(output, cwl.CWLOutputJSONCommandOutput)
     if whole and (output.value is not None or _required(self)):
@@ -291,7 +292,7 @@ async def _propagate(
 
 
 def _required(records: _Records) -> set[str]:
-    """The fields of a record that may not be null."""
+    """The fields of a record that must not be null."""
     return {
         field
         for field, processor in records.processors.items()
@@ -314,7 +315,7 @@ def _check_shape(processor: _Values, value: object) -> None:
     :raises ProcessorTypeError: otherwise
     """
     types = _types(processor)
-    # StreamFlow does not keep whether an enum is one of a list.
+    # StreamFlow does not record whether an enum is an item of a list.
     if types == ["enum"] or (value is None and processor.optional):
         return
     is_any = processor.single and "Any" in types

@@ -22,7 +22,7 @@ from streamflow.log_handler import logger
 
 from sf_quantum.journal.failures import message_lines, without_script
 
-# StreamFlow logs an error at several places, with others in between
+# StreamFlow logs an error at several places, with other errors in between
 REMEMBERED = 64
 
 
@@ -32,9 +32,9 @@ FAILED = "FAILED Workflow execution"
 
 @dataclass(frozen=True)
 class StepError:
-    """An error of a step of the engine, which has several for each step of CWL.
+    """An error of a step of the engine, which has several steps for each step of CWL.
 
-    :param job: the job in whose course it came; empty if in none
+    :param job: the job in which the error occurred; empty outside of jobs
     """
 
     step: str
@@ -43,14 +43,15 @@ class StepError:
 
 
 class OneLineException(UnrecoverableWorkflowException):
-    """Its message says all that a user needs."""
+    """An error whose message says all that a user needs."""
 
 
 class TracebackFilter(logging.Filter):
-    """Shortens what StreamFlow logs of errors, except with ``--debug``.
+    """Shortens the errors that StreamFlow logs, except with ``--debug``.
 
-    An expected failure, or a :class:`OneLineException`, is one line. In a run of
-    ``sfq.journal``, any other error is its message, and its traceback goes to the log.
+    An expected failure, or a :class:`OneLineException`, becomes one line. In a run of
+    ``sfq.journal``, any other error is reduced to its message, and its traceback is written
+    to the file :attr:`log`.
     """
 
     def __init__(self) -> None:
@@ -59,7 +60,7 @@ class TracebackFilter(logging.Filter):
         self.shortens = False
         #: the file for tracebacks, once a job has begun
         self.log: Path | None = None
-        #: replaces StreamFlow's report that a run has failed
+        #: text that replaces StreamFlow's report that a run has failed
         self.conclusion = ""
         #: the errors of the engine's steps so far, in order
         self.step_errors: dict[StepError, None] = {}
@@ -116,7 +117,7 @@ class TracebackFilter(logging.Filter):
             self.step_errors[step] = None
 
     def _shorten(self, record: logging.LogRecord, error: BaseException) -> bool:
-        """Leave the message of an error, and tell whether it is new."""
+        """Reduce an error to its message, and return whether it is to be shown."""
         if any(error is one for one in self._seen):
             return False
         self._seen.append(error)
@@ -131,13 +132,13 @@ class TracebackFilter(logging.Filter):
 
 
 def _message(error: BaseException) -> str:
-    """The message of an error, or of what has caused it."""
+    """The message of an error, or else of its cause."""
     cause = str(error.__cause__ or "")
     return without_script(str(error) or cause or type(error).__name__)
 
 
 def _located(error: BaseException) -> StepError | None:
-    """The step and the job in which an error was raised; ``None`` if in no step."""
+    """The step and the job in which an error was raised; ``None`` outside of steps."""
     step, job = "", ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner, subject = frame.f_locals.get("self"), frame.f_locals.get("job")
@@ -157,8 +158,8 @@ def _names(text: str, job: str) -> bool:
 def traceback_filter() -> TracebackFilter:
     """The filter of this process, which the first call adds to StreamFlow's logger.
 
-    asyncio has one of its own, for the errors of tasks that StreamFlow leaves when a run
-    fails.
+    It is also added to asyncio's logger, for errors of tasks that StreamFlow leaves when a
+    run fails.
     """
     instance = TracebackFilter()
     for one in (logger, logging.getLogger("asyncio")):

@@ -1,4 +1,4 @@
-"""Connectors that pass their calls to another one: bases of ours, and an observer."""
+"""Connectors that pass their calls to another connector: base classes, and an observer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from streamflow.deployment.wrapper import (
 from sf_quantum.connectors import guardian
 
 ERROR_BYTES = 4096
-#: a command's output, if that is captured, and its exit status
+#: a command's output, if it is captured, and its exit status
 Result: TypeAlias = tuple[str, int] | None
-#: called at the end of a job's command with the job's name, the exit status, ``None`` if
-#: the connector could not run it, and the output or the connector's error; an exception it
-#: raises replaces the result
+#: function called at the end of a job's command with the job's name, the exit status (``None``
+#: if the connector could not run the command), and the output or the connector's error; an
+#: exception that it raises replaces the result
 Observer: TypeAlias = Callable[[str, int | None, str], None]
 
 
@@ -42,7 +42,7 @@ Observer: TypeAlias = Callable[[str, int | None, str], None]
 class Invocation:
     """The arguments of one call of ``Connector.run``.
 
-    :param job_name: ``None`` for a command of StreamFlow's own, which is no job
+    :param job_name: name of the job; ``None`` for a command of StreamFlow itself
     """
 
     location: ExecutionLocation
@@ -58,9 +58,9 @@ class Invocation:
 
 
 class InvokedConnector(Connector, ABC):
-    """Subclasses define :meth:`invoke` instead of ``run`` with its long signature."""
+    """Base of connectors that define :meth:`invoke`, not ``run`` with its long signature."""
 
-    #: the file of its JSON Schema, below this folder
+    #: path of the connector's JSON Schema, relative to this folder
     schema: ClassVar[str]
 
     @classmethod
@@ -101,7 +101,7 @@ class InvokedConnector(Connector, ABC):
 
 
 class LocationWrapper(InvokedConnector, ConnectorWrapper):
-    """Locations that StreamFlow counts separately though all work on one machine."""
+    """Locations that StreamFlow counts separately, though all are on one machine."""
 
     async def deploy(self, external: bool) -> None:
         """Check the inner deployment and start the guardian of this driver.
@@ -189,7 +189,7 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
     def _location(
         self, name: str, slots: int, inner: AvailableLocation
     ) -> AvailableLocation:
-        """Make a location of the machine that runs ``slots`` jobs at once."""
+        """Make a location of the machine that runs ``slots`` jobs concurrently."""
         location = AvailableLocation(
             name=name,
             deployment=self.deployment_name,
@@ -217,7 +217,7 @@ def _problem(inner: Connector) -> str | None:
         return None
     if not isinstance(inner, SSHConnector):
         return "is neither local nor SSH"
-    if isinstance(inner, FutureConnector):  # the deployment is not there yet
+    if isinstance(inner, FutureConnector):  # not deployed yet
         nodes = len(inner.parameters["nodes"])
         transfers_elsewhere = inner.parameters.get("dataTransferConnection")
     else:
@@ -231,8 +231,8 @@ def _problem(inner: Connector) -> str | None:
 class ObservedConnector(InvokedConnector, FutureConnector):
     """Passes every call to another connector, and reports the ends of jobs.
 
-    It is StreamFlow's proxy of a connector, since its scheduler pairs each
-    ``ConnectorWrapper`` with a location of its own.
+    It is a subclass of StreamFlow's proxy of a connector, since StreamFlow's scheduler pairs
+    each ``ConnectorWrapper`` with a separate location.
     """
 
     def __init__(self, observed: Connector, observer: Observer) -> None:
@@ -267,7 +267,7 @@ class ObservedConnector(InvokedConnector, FutureConnector):
         file = next((one for one in files if isinstance(one, str)), None)
         if status == 0 or file is None:
             return ""
-        # whatever goes wrong, the job has failed already
+        # errors are ignored: the job has already failed
         with suppress(Exception):
             command = ["tail", "-c", str(ERROR_BYTES), shlex.quote(file)]
             read = await self._connector.run(

@@ -1,8 +1,8 @@
 """Locations with a QPU: each job of a step runs under a lease, and has to use it.
 
-``location`` is the base of connectors with a QPU, and sets the job's variables. ``leased_jobs``
-keeps which jobs hold leases, ``leases`` acquires and renews them off the event loop,
-``job_marks`` makes the id, key and purpose by which a job's leases and QPU jobs are found again,
-``qpu_jobs`` writes its QPU jobs into the journal, and ``running_steps`` tells others when
+``location`` is the base of connectors with a QPU, and sets a job's variables. ``leased_jobs``
+keeps the jobs that hold leases, ``leases`` acquires and renews leases off the event loop,
+``job_marks`` makes the id, key and purpose that identify a job's leases and QPU jobs,
+``qpu_jobs`` writes QPU jobs into the journal, and ``running_steps`` notifies listeners when
 quantum steps start and end.
 """

@@ -1,7 +1,7 @@
 """The marks of a workflow job: its id, and the key and purpose of its leases and QPU jobs.
 
-They reach the job as variables, beside those that tell a job its QPU, which
-``qpu.environment`` makes; ``qpu.sfq.service_variables`` writes the marks for our service.
+They reach the job as environment variables, next to the variables that name its QPU:
+``qpu.environment`` makes the latter, ``qpu.sfq.service_variables`` the marks for our service.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sf_quantum.qpu.sfq import service_variables
 def of_lease(job: str, client: Qpu, token: str) -> dict[str, str]:
     """Make the variables of a job that has a lease.
 
-    :param token: the lease's
+    :param token: token of the lease
     """
     return {
         **job_environment([(client, token)]),
         JOB_ID: job,
-        # a kept lease has the purpose of its first job
+        # a kept lease still has the purpose of its first job
         **marks(job, [client.name]),
     }
 
 
 def job_key(job: str) -> str:
-    """Derive a key that is the same when a stopped run is started again."""
+    """Derive a key that stays the same when a stopped run is resumed."""
     run = journal.current()
     if run is None:
         return uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""The jobs of a deployment that hold leases: granted, watched, given back, recorded."""
+"""The jobs of a deployment that hold leases, which are granted, watched and released."""
 
 from __future__ import annotations
 
@@ -39,16 +39,18 @@ from sf_quantum.qpu.leasing.held_leases import (
     QpuWatch,
 )
 
-# Pause between two requests for the ETA of a QPU job.
+# Pause between two queries of the ETA of a QPU job.
 ETA_SECONDS = 2.0
 
 
 @dataclass(eq=False)
 class LeasedJob:
-    """A job that has a lease, after a wait, and why it has to leave the QPU, if so.
+    """A job that has a lease.
 
     :param location: the inner location
-    :param file: path there of the job's environment file
+    :param file: path of the job's environment file on the location
+    :param waited_seconds: seconds that the job waited for the lease
+    :param loss: reason why the job has to leave the QPU, if it has to
     """
 
     name: str
@@ -63,9 +65,9 @@ class LeasedJob:
 class LeasedJobs:
     """The jobs that hold leases of one QPU.
 
-    :param qpu: its name
+    :param qpu: name of the QPU
     :param connector: connector of the inner locations
-    :param resize: called with the number of vQPUs, whenever the QPU reports it
+    :param resize: function that is called with each number of vQPUs that the QPU reports
     """
 
     def __init__(
@@ -86,19 +88,19 @@ class LeasedJobs:
     ) -> LeasedJob:
         """Acquire a lease for the job of an invocation.
 
-        :param wait_seconds: the longest wait; ``None`` for as long as it takes
+        :param wait_seconds: the longest wait; ``None`` for no limit
         """
         name = str(invocation.job_name)
         try:
             lease = await self._acquire(pool, name, job_hints, wait_seconds)
         except LeaseFailure as error:
-            # The cause of one that leaves a QPU that is offline is none.
+            # The failure of a job that leaves an offline QPU has no cause.
             note_if_late(name, error.__cause__)
             raise
         job = LeasedJob(
             name,
             get_inner_location(invocation.location),
-            # visible in `ps` and in logs, so the name has no part of the token
+            # the name is visible in `ps` and in logs, so it has no part of the token
             posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
             pool,
             lease,
@@ -142,7 +144,7 @@ class LeasedJobs:
         except LeaseRefused as error:  # another target may take the job
             raise LeaseFailure(str(error)) from error
         except asyncio.CancelledError:
-            if not acquiring.cancel():  # it has just been granted or refused
+            if not acquiring.cancel():  # the lease has just been granted or refused
                 with suppress(LeaseFailure, LeaseRefused):
                     await pool.release_or_expire(acquiring.result())
             raise
@@ -153,7 +155,7 @@ class LeasedJobs:
     async def watch(
         self, job: LeasedJob, job_hints: JobHints, running: asyncio.Future[Result]
     ) -> None:
-        """Once a job has to leave, give its lease back, which cancels its QPU jobs."""
+        """Once a job has to leave, release its lease, which cancels its QPU jobs."""
         # the waits for the lease and in the job queue share one limit
         watch = QpuWatch(
             job.pool.qpu,
@@ -168,31 +170,31 @@ class LeasedJobs:
         job.loss = await job.pool.lost(look)
         if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
-        # A job that may go elsewhere ends at its next request, as after other losses.
+        # A job that can run on another target ends at its next request, as after other losses.
         elif not elsewhere:
             running.cancel()
 
     async def give_back(self) -> None:
-        """Give every lease back, at the end of the run or of the deployment.
+        """Release every lease, at the end of the run or of the deployment.
 
-        The two come at the same time; the later call waits for the earlier one.
+        Both ends may call this concurrently; the later call waits for the earlier one.
         """
         async with self._giving_back, AsyncExitStack() as stack:
-            # each one, whatever happens to the others
+            # each job, regardless of errors of the others
             for job in list(self._held):
                 stack.push_async_callback(self.settle, job, keep=False)
 
     async def settle(self, job: LeasedJob, *, keep: bool) -> bool | None:
         """End a job's use of its lease, once, and record its QPU jobs.
 
-        :returns: whether there were any; ``None`` if that is unknown
+        :returns: whether there were QPU jobs; ``None`` if that is unknown
         """
         if job not in self._held:
             return None
         self._held.remove(job)
         try:
-            # The job's error is reported, and the lease given back, even if the location
-            # is gone.
+            # The job's error is reported, and the lease released, even if the location does
+            # not respond.
             with suppress(Exception):
                 await self._connector.run(
                     job.location, ["rm", "-f", shlex.quote(job.file)]
@@ -214,7 +216,7 @@ class LeasedJobs:
                     f"The lease of job {job.name} was not given back: {error}"
                 )
             return None
-        # this kind of QPU may not report them
+        # this kind of QPU may not report its jobs
         reported = [LeaseJob()] if jobs is None else jobs
         await self._record(job, [one for one in reported if one.id not in recorded])
         return bool(reported)
@@ -239,9 +241,9 @@ class LeasedJobs:
 
 
 async def report_eta(job: LeasedJob) -> None:
-    """Report when the QPU begins the first of a job's QPU jobs, as its ETA changes.
+    """Repeatedly report when the QPU begins the first of a job's QPU jobs.
 
-    Afterwards as well, since the QPU job may be pre-empted.
+    Reports continue after the begin, since the QPU job may be pre-empted.
     """
     while quantum_steps.listeners:
         with suppress(QpuUnavailable):
@@ -252,13 +254,13 @@ async def report_eta(job: LeasedJob) -> None:
 
 
 def _begins(qpu_job: LeaseJob) -> float | None:
-    """Seconds until a QPU job begins; None if its QPU does not tell."""
+    """Seconds until a QPU job begins; None if the QPU does not report this."""
     if qpu_job.state == "Queued":
         return qpu_job.eta_seconds
     return None if qpu_job.started is None else qpu_job.started - time.time()
 
 
 def is_hopeless(job: LeasedJob, job_hints: JobHints) -> bool:
-    """Whether the QPU refuses the job's user, and no other target can run it."""
+    """Whether the QPU refuses the job's user, and no other target can run the job."""
     refused = job.loss is not None and job.loss.problem is LeaseProblem.REFUSED
     return refused and not job_hints.has_alternative

@@ -32,7 +32,7 @@ from sf_quantum.qpu.leasing.held_leases import (
 )
 from sf_quantum.text import one_line
 
-# calls that wait for a lease, and a few that give one back
+# most concurrent calls: those that wait for a lease, and a few that release one
 THREADS = 256
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -43,25 +43,25 @@ class QpuUnavailable(WorkflowExecutionException):
 
 
 class LeaseFailure(WorkflowExecutionException):
-    """A job got no lease of a QPU, or lost it; another attempt may have more luck."""
+    """A job got no lease of a QPU, or lost it; another attempt may succeed."""
 
 
 class LeaseRefused(OneLineException):
-    """The QPU refuses the lease of a job to its user, so another attempt is pointless."""
+    """The QPU refuses a lease to the job's user, so another attempt is pointless."""
 
 
 class JobLease(RenewedLease):
-    """A lease that may serve several jobs, one after the other."""
+    """A lease that may serve several jobs, one at a time."""
 
     def __init__(self, qpu: Qpu, token: str) -> None:
         super().__init__(qpu, token, logger)
         # the workflow job of each QPU job, by the QPU job's id
         self.owners: dict[str, str] = {}
-        #: how long its latest job waited for it
+        #: seconds that the latest job waited for the lease
         self.waited_seconds = 0.0
 
     def jobs_of(self, job: str) -> list[LeaseJob] | None:
-        """See :meth:`Qpu.jobs`: those of one workflow job, with its earlier attempts."""
+        """The QPU jobs of one workflow job and its earlier attempts; see :meth:`Qpu.jobs`."""
         if (jobs := self.qpu.jobs(self.token)) is None:
             return None
         return [one for one in jobs if self.owners.get(str(one.id), job) == job]
@@ -82,12 +82,12 @@ class LeaseWait:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def told(self, error: QpuError, left: float) -> None:
-        """No lease is free, and why; called in a thread. See :meth:`tell`."""
+        """Report, from a thread, why no lease is free; see :meth:`tell`."""
         with suppress(RuntimeError):  # the run has ended
             self._loop.call_soon_threadsafe(self.tell, str(error), left)
 
     def over(self, status: str) -> None:
-        """The job no longer waits.
+        """Report that the job no longer waits.
 
         :param status: see :func:`qpu_jobs.record_wait`
         """
@@ -96,10 +96,10 @@ class LeaseWait:
             logger.info(f"Job {self._job} no longer waits for QPU {self.qpu}")
 
     def tell(self, reason: str, left: float, end: str = "") -> None:
-        """The job waits, and why; told once while that does not change.
+        """Report why the job waits; the same reason is reported once.
 
-        :param left: seconds after which it no longer does
-        :param end: what happens then; by default, the job leaves the QPU
+        :param left: seconds until the wait ends without a lease
+        :param end: consequence for the message; by default, the job leaves the QPU
         """
         if (reason := one_line(reason)) != self._reason:
             self._reason = reason
@@ -120,7 +120,7 @@ class LeaseWait:
 
 
 def failure(job: str, qpu: str, error: QuantumError | QpuLoss) -> LeaseFailure:
-    """The failure of a job that got no lease, or will get none."""
+    """The failure of a job that got no lease, or cannot get one."""
     return LeaseFailure(_no_lease(job, qpu, error))
 
 
@@ -129,9 +129,9 @@ def _no_lease(job: str | None, qpu: str, error: QuantumError | QpuLoss) -> str:
 
 
 def note_if_late(job: str, error: BaseException | None) -> None:
-    """Note that a job has waited as long as it may.
+    """Note that a job has reached its longest wait, if that is why it got no lease.
 
-    :param error: what it waited for; not noted of a QPU that does not answer
+    :param error: error of the wait; a job whose QPU does not answer is not late
     """
     late = hints.of(job).seconds_left == 0.0 and isinstance(error, NoLease)
     if late or isinstance(error, LeaseTooLate):
@@ -139,11 +139,11 @@ def note_if_late(job: str, error: BaseException | None) -> None:
 
 
 class LeasePool:
-    """Acquires leases of a QPU, keeps some for the next job, and gives them back.
+    """Acquires leases of a QPU, keeps some for the next job, and releases them.
 
-    :param qpu: called in threads, since its methods block
+    :param qpu: client whose methods are called in threads, since they block
     :param guarded: the configuration from which the guardian makes its own client; ``None``
-        if the QPU ends with the driver, as an emulated one does
+        if the QPU ends with the driver, as an emulated QPU does
     :param keep_seconds: how long an unused lease is kept for the next job
     """
 
@@ -167,18 +167,18 @@ class LeasePool:
 
     @property
     def kept(self) -> int:
-        """How many leases are kept for the next jobs."""
+        """Number of leases that are kept for the next jobs."""
         return len(self._kept)
 
     async def status(self) -> QpuStatus:
-        """Ask the QPU for its status, or raise :class:`QpuUnavailable`."""
+        """Query the QPU's status, or raise :class:`QpuUnavailable`."""
         return await self._in_thread(self.qpu.status)
 
     async def acquire(self, request: AcquireOptions) -> JobLease:
-        """Take a kept lease, or acquire one, waiting as long as the request says.
+        """Return a kept lease, or acquire one, waiting as long as the request allows.
 
-        :raises LeaseFailure: if none is granted in time
-        :raises LeaseRefused: if it is refused
+        :raises LeaseFailure: if no lease is granted in time
+        :raises LeaseRefused: if the lease is refused
         """
         if (kept := await self._take_kept()) is not None:
             kept.waited_seconds = 0.0
@@ -194,7 +194,7 @@ class LeasePool:
             self._warn_of_shortfall(lease)
         except asyncio.CancelledError:
             stop.set()
-            # it may just have been granted
+            # the lease may just have been granted
             self._threads.submit(self._release_unwanted, future)
             raise
         except WaitCancelled as error:
@@ -216,11 +216,11 @@ class LeasePool:
     ) -> list[LeaseJob] | None:
         """End a job's use of a lease: keep the lease for the next job, or release it.
 
-        :param keep: keep it, if the pool keeps leases and no QPU job is left
+        :param keep: whether to keep it, if the pool keeps leases and no QPU job is left
         :returns: the job's QPU jobs, see :meth:`JobLease.jobs_of`
         :raises QpuUnavailable: if the QPU does not answer
         """
-        # the lease may have been given back while the job was running
+        # the lease may have been released while the job was running
         if keep and self._keep_seconds > 0 and lease in self._held:
             try:
                 jobs = await self.jobs_of(lease, job)
@@ -235,13 +235,13 @@ class LeasePool:
         return await self.jobs_of(lease, job)
 
     async def release(self, lease: JobLease) -> None:
-        """Give a lease back, once, which cancels the QPU jobs it still has.
+        """Release a lease, once; this cancels its remaining QPU jobs.
 
         :raises QpuUnavailable: if the QPU does not answer
         """
         if lease in self._held:
             self._held.remove(lease)
-            # shielded: else cancelling the task also cancels a call that still waits
+            # shielded: else cancelling the task would also cancel a call that still waits
             # for a thread
             await asyncio.shield(self._in_thread(self._release, lease))
 
@@ -252,7 +252,7 @@ class LeasePool:
     async def lost(self, look: Callable[[], QpuLoss | None]) -> QpuLoss:
         """Wait until a job has to leave the QPU.
 
-        :param look: such as :meth:`QpuWatch.look`
+        :param look: function such as :meth:`QpuWatch.look`
         """
         while True:
             if (loss := await self._in_thread(look)) is not None:
@@ -260,7 +260,7 @@ class LeasePool:
             await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
-        """Stop waiting for leases, and give back those that are held."""
+        """Stop waiting for leases, and release those that are held."""
         for stop in self._waits:
             stop.set()
         for timer in self._kept.values():
@@ -279,8 +279,7 @@ class LeasePool:
     ) -> JobLease:
         token = acquire(self.qpu, request, stop, on_wait)
         if self._guarded is not None:
-            # The guardian learns of the lease in this thread, before the driver can be
-            # stopped.
+            # The guardian is notified in this thread, before the driver can be stopped.
             guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)
         return JobLease(self.qpu, token)
 
@@ -310,7 +309,7 @@ class LeasePool:
         task.add_done_callback(self._expiring.discard)
 
     async def release_or_expire(self, lease: JobLease) -> None:
-        """Give a lease back; one whose QPU does not answer is left to expire."""
+        """Release a lease; it is left to expire if its QPU does not answer."""
         with suppress(QpuUnavailable):  # it expires by itself, or the guardian retries
             await self.release(lease)
 
@@ -320,7 +319,7 @@ class LeasePool:
             timer.cancel()
             try:
                 await self._in_thread(self.qpu.renew, lease.token)
-                if lease.refusal is not None:  # nobody renews it any more
+                if lease.refusal is not None:  # the lease is no longer renewed
                     raise QpuUnavailable(str(lease.refusal))
             except QpuUnavailable:
                 await self.release_or_expire(lease)

@@ -42,15 +42,15 @@ from sf_quantum.qpu.leasing.held_leases import (
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
-# how a job starts whose clients of SDKs find the QPU by their own variables
+# prefix of the command of a job whose SDK clients find the QPU by their own variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
 
-# Connectors by deployment name, which is unique in a driver process: it is one run.
+# Connectors by deployment name, which is unique in a driver process, as in its run.
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 
 def variable(deployment: str) -> str:
-    """Derive the QPU's name from its deployment's; shell variables start with it."""
+    """Derive the QPU's name from its deployment's name; shell variables start with it."""
     return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
 
 
@@ -61,9 +61,9 @@ class QuantumConnector(LocationWrapper, ABC):
     occupies nothing there.
     """
 
-    #: the longest wait for a lease; ``None`` for as long as it takes
+    #: the longest wait for a lease; ``None`` for no limit
     lease_wait_seconds: float | None = None
-    #: hints for the leases of jobs that have no others, see :meth:`.Qpu.hinted`
+    #: default hints for the leases of jobs, see :meth:`.Qpu.hinted`
     lease_hints: LeaseHints = LeaseHints()
     #: the number of vQPUs
     _slots = 1
@@ -82,7 +82,7 @@ class QuantumConnector(LocationWrapper, ABC):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self.qpu = variable(deployment_name)
-        # set by deploy(); done when leases can be acquired
+        # set by deploy(); the future is done when leases can be acquired
         self._access: asyncio.Future[LeasePool] | None = None
         self._jobs = LeasedJobs(self.qpu, connector, self._resize)
         _deployed[deployment_name] = self
@@ -95,7 +95,7 @@ class QuantumConnector(LocationWrapper, ABC):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        """Ask for the status of a deployment's QPU, deployed or not; blocks.
+        """Query the status of a deployment's QPU, deployed or not; blocks.
 
         :param folder: the base of relative paths in the configuration
         :param size: size of a job whose cost is to be reported
@@ -110,7 +110,7 @@ class QuantumConnector(LocationWrapper, ABC):
             raise QpuError(str(error)) from error
         pool = access.result()
         status = pool.qpu.sized(size).status()
-        # a lease that is kept for the next job of this run is free for it
+        # a lease that is kept for the next job of this run counts as free
         return replace(status, leases=max(0, status.leases - pool.kept))
 
     @classmethod
@@ -133,7 +133,7 @@ class QuantumConnector(LocationWrapper, ABC):
     async def get_available_locations(
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
-        """List the inner locations, among which the vQPUs are divided as slots.
+        """List the inner locations, with the vQPUs divided among them as slots.
 
         :returns: locations with at least one slot
         :raises WorkflowExecutionException: if there is no inner location
@@ -158,7 +158,7 @@ class QuantumConnector(LocationWrapper, ABC):
         }
 
     async def invoke(self, invocation: Invocation) -> Result:
-        """Run a command; a job runs under a lease, and fails if it does not use it."""
+        """Run a command; a job runs under a lease, and fails if it does not use the QPU."""
         if invocation.job_name is None:
             return await super().invoke(invocation)
         job_hints = hints.completed(invocation.job_name, self.lease_hints)
@@ -212,7 +212,7 @@ class QuantumConnector(LocationWrapper, ABC):
         await self._jobs.give_back()
 
     async def _started(self, job: str) -> LeasePool:
-        """Wait until the QPU can be used, which is not a wait for a lease."""
+        """Wait until the QPU can be used; the wait for a lease comes later."""
         if (access := self._access) is None:
             raise WorkflowExecutionException(f"QPU {self.qpu} is not deployed.")
         began = time.monotonic()
@@ -220,7 +220,7 @@ class QuantumConnector(LocationWrapper, ABC):
             return access.result()
         qpu_jobs.record_start(job, self.qpu, "waiting", 0.0)
         try:
-            # Cancelling one job must not stop the service that the others use.
+            # Cancelling one job must not stop the service that other jobs use.
             return await asyncio.shield(access)
         finally:
             seconds = time.monotonic() - began
@@ -229,7 +229,7 @@ class QuantumConnector(LocationWrapper, ABC):
     async def _write_environment(self, job: LeasedJob) -> None:
         """Write the variables of the job's QPU into a file that only its user can read.
 
-        They go through a pipe, so they are on no command line and in no log.
+        The variables go through a pipe, so they are on no command line and in no log.
         """
         client = self._job_client(job.pool)
         variables = job_marks.of_lease(job.name, client, job.lease.token)
@@ -248,7 +248,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
 
 def _checks(client: SfqQpu) -> Iterator[str]:
-    """Lines of a shell that refuse to wait for the lease that the job itself holds."""
+    """Shell lines that reject SDK clients that would wait for the job's own lease."""
     remedy = "write clients: true in the deployment's config"
     url = shlex.quote(client.service.url.rstrip("/"))
     for key in stock_clients.ADDRESSES:

@@ -19,9 +19,9 @@ def record(
 ) -> None:
     """Write a QPU job into the run's journal, if there is one.
 
-    :param qpu_job: without an id if this kind of QPU does not report its jobs
-    :param calibration: the one in use just after the samples were taken
-    :param lease_seconds: how long the job waited for its lease
+    :param qpu_job: the QPU job; without an id if this kind of QPU does not report its jobs
+    :param calibration: calibration in use just after the samples were taken
+    :param lease_seconds: seconds that the job waited for its lease
     """
     run = journal.current()
     if run is None:
@@ -52,7 +52,7 @@ def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) ->
 
     :param status: ``waiting``, ``granted``, ``given-up``, or ``submitted`` to Slurm, where
         the job gets its lease
-    :param reason: why it waits or has waited
+    :param reason: reason of the wait
     """
     if (run := journal.current()) is not None:
         run.write(
@@ -63,7 +63,7 @@ def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) ->
 
 
 def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
-    """Write into the run's journal that a job waits for a QPU to be started, or did.
+    """Write into the run's journal that a job waits for a QPU's start, or has done so.
 
     :param status: ``waiting`` or ``started``
     """

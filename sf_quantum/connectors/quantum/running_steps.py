@@ -1,4 +1,4 @@
-"""The quantum steps that are running, around which classical nodes are planned."""
+"""The quantum steps that are running; requests for classical nodes are timed by them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class QuantumStepListener(Protocol):
         """A job of a running step was submitted to the Slurm of a deployment."""
 
     def quantum_job_begins(self, step: str, job: str, seconds: float) -> None:
-        """The QPU begins a job of a running step in so many seconds, or did so before.
+        """The QPU begins a job of a running step in so many seconds, or has begun it.
 
-        :param seconds: infinite if the QPU cannot tell
+        :param seconds: negative after the begin; infinite if the QPU does not report it
         """
 
     def quantum_step_ended(self, step: str, *, completed: bool) -> None:
@@ -36,12 +36,12 @@ class QuantumSteps:
 
     def __init__(self) -> None:
         self.listeners: list[QuantumStepListener] = []
-        # the number of their jobs
+        # number of running jobs by step
         self._running: Counter[str] = Counter()
 
     @contextmanager
     def running(self, job: str) -> Iterator[None]:
-        """Count a job of a quantum step, by StreamFlow's name, as running."""
+        """Count a job of a quantum step, by its name in StreamFlow, as running."""
         step = get_job_step_name(job)
         self._running[step] += 1
         if self._running[step] == 1:
@@ -73,5 +73,5 @@ class QuantumSteps:
                 listener.quantum_job_submitted(step, deployment, slurm_job)
 
 
-# a driver process is one run
+# a driver process has one run at a time
 quantum_steps = QuantumSteps()

@@ -71,7 +71,7 @@ class SlurmConnector(InvokedConnector, Stock):
     :param allocation: the strategy that requests and releases nodes
     :param orphanTimeout: seconds after which an allocation without a connection to its
         driver ends
-    :param slurmrestd: how jobs are submitted and followed without Slurm's commands
+    :param slurmrestd: settings to submit and follow jobs without Slurm's commands
     :param qrmiConfig: the file with the QPU definitions, in the format of QRMI's SPANK
         plugin
     """
@@ -94,7 +94,7 @@ class SlurmConnector(InvokedConnector, Stock):
         initialise(deployment_name, config_dir, connector, service, **stock)
         self._settings = read_settings(allocation)
         self._orphan_seconds = orphanTimeout
-        # StreamFlow has created them with `_service_class`
+        # StreamFlow has created these services with `_service_class`
         self._services = {
             name: service
             for name, service in self.services.items()
@@ -123,7 +123,7 @@ class SlurmConnector(InvokedConnector, Stock):
 
         :raises WorkflowDefinitionException: if a QPU or reserved service is not defined, or
             a key does not work over slurmrestd, or there is no token for it, or clusters are
-            named where they cannot be
+            named in a wrong place
         """
         self._qpus.check()
         check = partial(
@@ -143,11 +143,11 @@ class SlurmConnector(InvokedConnector, Stock):
     ) -> MutableMapping[str, AvailableLocation]:
         locations = await super().get_available_locations(service)
         for one in locations.values():
-            # StreamFlow then reads and links files without a command for each
+            # lets StreamFlow read and link files without a command for each
             one.location.local = get_inner_location(one.location).local
         if self._inner_ssh_connector:
-            # StreamFlow looks up the inner connector of a location with mounts by name, and
-            # does not find one that it has created itself
+            # StreamFlow looks up the inner connector of a location with mounts by name, but
+            # does not find an inner connector that it has created itself
             for location in locations.values():
                 location.location.mounts = {}
         return locations
@@ -185,7 +185,7 @@ class SlurmConnector(InvokedConnector, Stock):
                 try:
                     outcome = await run(job)
                 except SlurmRefusal as refusal:
-                    # no failure of the QPU, and the same for all jobs of this service
+                    # not a failure of the QPU; all jobs of this service are refused
                     hints.refuse(name)
                     explained = await self._explained(refusal, queue, job)
                     is_final = refusals.is_final(str(explained))
@@ -204,7 +204,7 @@ class SlurmConnector(InvokedConnector, Stock):
     async def _explained(
         self, refusal: SlurmRefusal, queue: SlurmQueue, job: StepJob
     ) -> SlurmRefusal:
-        """A refusal with the options of the services that it is about."""
+        """Add the options of the services that Slurm refused to a refusal."""
         partitions: dict[str, Partition] = {}
         if self._rest is None and not job.service.clusters:
             output, _ = await queue.login.ask(DESCRIPTIONS_COMMAND)
@@ -222,9 +222,9 @@ class SlurmConnector(InvokedConnector, Stock):
     async def partition_queue(
         self, service: str | None
     ) -> tuple[PartitionQueue, JobInQueue]:
-        """Ask Slurm for the queue of a service's partition, and what its jobs request.
+        """Return the queue of a service's partition, and the request of the service's jobs.
 
-        :raises NoForecast: if its wait cannot be told by them, or Slurm did not answer
+        :raises NoForecast: if the wait cannot be predicted from it, or Slurm did not answer
         """
         slurm_service = self._services.get(service or "", SlurmService())
         if not isinstance(slurm_service.settings or self._settings, PerStepSettings):
@@ -247,7 +247,7 @@ class SlurmConnector(InvokedConnector, Stock):
         await super().undeploy(external)
 
     async def _give_back(self) -> None:
-        # called by the journal's scheduler and by StreamFlow in any order
+        # the journal's scheduler and StreamFlow call this in any order
         async with self._giving_back:
             strategies, self._strategies = self._strategies, {}
             queues, self._queues = self._queues, {}
@@ -276,18 +276,18 @@ class SlurmConnector(InvokedConnector, Stock):
     async def _strategy(
         self, queue: SlurmQueue, job: StepJob
     ) -> Callable[[StepJob], Awaitable[JobOutcome]]:
-        """How jobs of a service run; its allocations serve jobs of any folder."""
+        """The function that runs jobs of a service; allocations serve jobs of any folder."""
         settings = job.service.settings or self._settings
         key = (settings, job.service.name)
         match settings:
             case ReservedSettings() if job.service.name in settings.services:
-                key = (settings, "")  # it serves all of them
+                key = (settings, "")  # one allocation serves all services
                 held = [self._services[name] for name in settings.services]
                 qpus = {name for service in held for name in service.qpu}
                 if qpus and key not in self._strategies:
                     # Slurm may acquire the leases of the QPUs with the nodes
                     await self._qpus.online(queue, job.name, sorted(qpus))
-                # another job may have created it meanwhile
+                # another job may have created the strategy meanwhile
                 if key not in self._strategies:
                     directives = {
                         name: scripts.directives(self._template(name))
@@ -304,7 +304,7 @@ class SlurmConnector(InvokedConnector, Stock):
         return self._strategies[key].run
 
     def _queue(self, location: ExecutionLocation, workdir: str | None) -> SlurmQueue:
-        """The queue whose spool is beside this work directory."""
+        """The queue whose spool is next to this work directory."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
@@ -330,7 +330,7 @@ class SlurmConnector(InvokedConnector, Stock):
     def _folder(self) -> Path:
         """The folder of the StreamFlow file."""
         folder = Path(self.config_dir)
-        # StreamFlow passes the file where `lazy` is false
+        # with `lazy: false`, StreamFlow passes the path of its file
         return folder.parent if folder.is_file() else folder
 
     def _absolute(self, path: str | None) -> str | None:
@@ -349,7 +349,7 @@ def _line(invocation: Invocation) -> str:
     ]
     words = [*exports, *invocation.command]
     folder = f"cd {invocation.workdir} && " if invocation.workdir else ""
-    # Slurm, or the script of a step, redirects what is not to be merged
+    # Slurm, or the script of a step, redirects streams that are not merged
     merged = " 2>&1" if invocation.stderr == invocation.stdout else ""
     return f"{folder}{' '.join(words)}{merged}"
 
@@ -366,15 +366,15 @@ def _naming(job: str) -> Iterator[None]:
         raise WorkflowExecutionException(f"Job {job}: {message}") from error
 
 
-# what StreamFlow runs in asyncio.run
+# name of the coroutine that StreamFlow runs with asyncio.run
 _MAIN = "_async_run"
 
 
 def _interrupt() -> None:
     """Act as on Ctrl-C, even if the driver was started with ``&`` and ignores SIGINT.
 
-    There, ``asyncio.run`` has not installed the handler with which it cancels StreamFlow's
-    task, waits for it, and only then raises ``KeyboardInterrupt``: jobs that are being
+    Such a driver lacks the handler of ``asyncio.run`` that cancels StreamFlow's task, waits
+    for it, and only then raises ``KeyboardInterrupt``. Without it, jobs that are being
     submitted would be forgotten.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -388,7 +388,7 @@ def _interrupt() -> None:
 
 
 def _file(stream: int | str | None) -> str | None:
-    """The file of a stream, None for the default; a pipe is refused."""
+    """The file of a stream, None for the default; a pipe is rejected."""
     if stream == asyncio.subprocess.DEVNULL:
         return "/dev/null"
     if stream == asyncio.subprocess.PIPE:

@@ -1,4 +1,4 @@
-"""What a deployment cannot have, refused before its first job."""
+"""Checks of a deployment, which reject invalid settings before its first job."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def check(
     """Check a deployment; blocks while a token for ``slurmrestd`` is made.
 
     :param where: the deployment, in messages
-    :param strategies: its own strategy, and those of its services
-    :param template: returns the job script of a service, without a command
+    :param strategies: strategies of the deployment and of its services
+    :param template: function that returns the job script of a service, without a command
     :raises WorkflowDefinitionException: if a reserved service is not defined, or a key does
-        not work over slurmrestd, or there is no token for it, or clusters are named where
-        they cannot be
+        not work over slurmrestd, or there is no token for it, or clusters are named in a
+        wrong place
     """
     if slurmrestd is not None:
         _check_rest(where, services, strategies, template, slurmrestd)

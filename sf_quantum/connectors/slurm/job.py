@@ -25,12 +25,12 @@ ENDING      There is a sign of the job's end: its script has left a mark, or ``s
             next sign triggers another query.
 ENDED       The outcome is known and has been passed to the step. The journal entry still
             lacks the times at which Slurm granted and freed the nodes, unless the outcome
-            is from ``squeue``, which lists them as well.
-ABANDONED   The outcome is not needed any more. The job is cancelled until Slurm reports its
-            end; a pending query that returns an outcome makes it ENDED.
+            is from ``squeue``, which also lists these times.
+ABANDONED   The outcome is no longer needed. The cancellation of the job is repeated until
+            Slurm reports its end; a pending query that returns an outcome makes it ENDED.
 SETTLED     The journal entry is complete.
 
-Only :class:`~sf_quantum.connectors.slurm.queue.SlurmQueue` changes the state of a job, by
+Only :class:`~sf_quantum.connectors.slurm.queue.SlurmQueue` changes the state of a job, with
 the methods of :class:`BatchJob` that are named after events. Other classes read the
 attributes and await ``granted`` and ``ended``.
 """
@@ -60,8 +60,8 @@ from sf_quantum.slurm.squeue import QueueRow
 DENIALS = 3
 # pending seconds after which the reason is logged
 LONG_SECONDS = 10.0
-# Slurm has these seconds to notice the end of a script that has left its mark: several times its
-# MessageTimeout (slurm.conf(5): 10 s), for a controller or a node that is busy.
+# Longest time until Slurm notices the end of a script that has left its mark: several times
+# its MessageTimeout (slurm.conf(5): 10 s), as the controller or a node may be busy.
 UNNOTICED_SECONDS = 60.0
 
 Found = TypeVar("Found", JobOutcome, QueueRow)
@@ -83,7 +83,7 @@ _UNENDED = {BatchJobState.SUBMITTING, BatchJobState.QUEUED, BatchJobState.RUNNIN
 
 @dataclass(frozen=True)
 class PendingReason:
-    """Why a job is pending, in Slurm's words, and whether it will probably never start."""
+    """Slurm's reason why a job is pending, and whether it will probably never start."""
 
     reason: str
     hopeless: bool
@@ -117,11 +117,11 @@ class PendingReasons:
 
 
 class BatchJob:
-    """A Slurm job that runs a job of a step, or holds nodes for several.
+    """A Slurm job that runs a job of a step, or holds nodes for several jobs.
 
-    :param name: the name in messages
-    :param array: whether it is an array, whose tasks have locks and marks of their own
-    :param group: the number of the component, if the job is heterogeneous
+    :param name: name of the job in messages
+    :param array: whether the job is an array, each task of which has its own lock and mark
+    :param group: number of the component, if the job is heterogeneous
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class BatchJob:
         array: bool = False,
         group: int | None = None,
     ) -> None:
-        #: the name of its files in the spool, and part of its comment in Slurm's queue
+        #: name of the job's files in the spool, and part of its comment in Slurm's queue
         self.key = uuid.uuid4().hex
         self.name = name
         self.array = array
@@ -141,9 +141,9 @@ class BatchJob:
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
-        #: the names of those that may run it, empty for the login node's own
+        #: names of the clusters that may run the job, empty for the login node's own cluster
         self.clusters = ""
-        #: the beginning of its comment in Slurm's queue, empty until it is submitted
+        #: beginning of the job's comment in Slurm's queue, empty until it is submitted
         self.comment = ""
         #: the latest line of ``squeue``
         self.row: QueueRow | None = None
@@ -161,10 +161,10 @@ class BatchJob:
         # First failure of a task of an array, which Slurm may forget before the last
         # task ends.
         self._failed_task: JobOutcome | None = None
-        # submissions that have ended well
+        # ids of submissions that have succeeded
         self._well: set[str] = set()
-        # The moment at which squeue first listed the job as running after its end is on the
-        # event loop's clock.
+        # Time at which squeue first listed the job as running after its end, on the event
+        # loop's clock.
         self._unnoticed_since: float | None = None
 
     @property
@@ -174,7 +174,7 @@ class BatchJob:
 
     @property
     def leaves_lock(self) -> bool:
-        """Whether a lock shows that its script has begun, and keeps a second from running."""
+        """Whether a lock shows that the script has begun, and stops any second submission."""
         return self.group is None
 
     @property
@@ -192,7 +192,7 @@ class BatchJob:
         """Slurm has accepted the job; ``now`` is on the event loop's clock."""
         self.pending.since = now
         self.usage.submitted(slurm_job, self.group)
-        # a mark may precede the answer of sbatch, and its job id takes precedence
+        # a mark may precede the answer of sbatch; the mark's job id takes precedence
         self.slurm_job = self.slurm_job or slurm_job
         self._be(BatchJobState.RUNNING if self.granted.done() else BatchJobState.QUEUED)
         if self.mark is not None:
@@ -236,7 +236,7 @@ class BatchJob:
             self.granted.set_result(mark)
 
     def listed(self, rows: Sequence[QueueRow]) -> None:
-        """``squeue`` has answered with these rows of the job, none if it does not know it."""
+        """``squeue`` has returned these rows of the job; none if it does not know the job."""
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
@@ -272,8 +272,8 @@ class BatchJob:
     def is_proven(self, outcome: JobOutcome) -> bool:
         """Whether a successful outcome is confirmed by a mark.
 
-        If an answer was lost and a job submitted twice, the script of the second finds the
-        lock of the first, and ends successfully without running the command.
+        If an answer was lost and a job submitted twice, the second script finds the lock of
+        the first, and ends successfully without running the command.
         """
         return self.mark is not None or not outcome.good
 
@@ -319,12 +319,12 @@ class BatchJob:
     def accepted_again(self, slurm_job: str) -> None:
         """Slurm has accepted the job once more."""
         self.usage.submitted(slurm_job)
-        # unless the first has begun after all
+        # unless the first submission has begun after all
         self.slurm_job = self.slurm_job or slurm_job
 
     def outcome_after_timeout(self) -> JobOutcome | None:
         """Return the outcome in the mark, as Slurm did not answer; None if out of date."""
-        # a job that succeeded but still runs for Slurm may yet be cancelled or requeued
+        # a successful job that Slurm still lists as running may be cancelled or requeued
         if self.mark is None or (self._shown == "RUNNING" and not self.mark.exit_code):
             return None
         return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
@@ -346,7 +346,7 @@ class BatchJob:
         is_listed = outcome in map(JobOutcome.of_row, rows)
         mark = self.mark
         if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):
-            # the times of the same run, as Slurm's are whole seconds
+            # the mark's times of the same run are precise; Slurm's are whole seconds
             ended = mark.ended or outcome.ended
             outcome = replace(outcome, started=mark.started, ended=ended)
         self.usage.ended(outcome)
@@ -355,11 +355,11 @@ class BatchJob:
             self.ended.set_result(outcome)
         if not self.granted.done():
             self.granted.cancel()
-        if is_listed:  # the line has Slurm's own times as well
+        if is_listed:  # the row also has Slurm's own times
             self.settled(rows)
 
     def abandoned(self) -> None:
-        """The outcome is not needed any more."""
+        """The outcome is no longer needed."""
         if self.active:
             self.state = BatchJobState.ABANDONED
 
@@ -372,11 +372,11 @@ class BatchJob:
     def outlives_its_end(self, rows: Sequence[QueueRow], now: float) -> bool:
         """Whether the job, which has ended or was given up, is to be cancelled (again).
 
-        A cancelled job may be requeued, and its node may fail after its mark. But Slurm may also
-        not have noticed yet the end of the run that left the mark; a cancellation
-        would falsify its record of it.
+        A cancelled job may be requeued, and its node may fail after its mark. But Slurm may
+        also not have noticed the end of the run that left the mark; a cancellation would then
+        falsify Slurm's record of that run.
 
-        :param now: on the event loop's clock
+        :param now: time on the event loop's clock
         """
         lasting = [row for row in rows if row.lasts]
         wanted = self.state is BatchJobState.ENDED
@@ -387,7 +387,7 @@ class BatchJob:
         return now - self._unnoticed_since >= UNNOTICED_SECONDS
 
     def _has_left_mark(self, row: QueueRow) -> bool:
-        """Whether ``squeue`` lists the run that has left the mark, and no later one."""
+        """Whether ``squeue`` lists the run that has left the mark, and not a later run."""
         if self.mark is None or row.state not in states.RUNNING:
             return False
         ended, started = self.mark.ended, row.started

@@ -15,7 +15,7 @@ from sf_quantum.slurm.squeue import QueueRow
 class NodeUsage:
     """The nodes of a Slurm job over time, for the run's journal.
 
-    :param job: StreamFlow's name of the job, None if the nodes serve several
+    :param job: StreamFlow's name of the job, None if the nodes serve several jobs
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class NodeUsage:
             self._pending_reason = row.reason.strip("()") or None
             if self.nodes:
                 ended = row.ended or row.started or self._started or self._requested
-                # Slurm may list when it expects the next start and end instead.
+                # Slurm may list the expected next start and end instead.
                 self._release(min(ended, time.time()))
                 self._wait_again()
 
@@ -69,7 +69,7 @@ class NodeUsage:
         self._release(at)
 
     def given_back(self, at: float) -> None:
-        """The driver gives the nodes back; only the first call counts."""
+        """The driver gives the nodes back; further calls have no effect."""
         if self._ended is None:
             self._ended = at
 
@@ -80,7 +80,7 @@ class NodeUsage:
             self._started = outcome.started
 
     def settle(self, row: QueueRow | None) -> None:
-        """Complete the entry with Slurm's times, or else with those of the script."""
+        """Complete the entry with Slurm's times, or else with the script's times."""
         if self._settled:
             return
         self._settled = True

@@ -1,6 +1,6 @@
-"""What Slurm tells of a partition's queue, for a forecast of the wait in it.
+"""A partition's queue as Slurm lists it, for a forecast of the wait in it.
 
-Slurm is asked once for the processors and once for the jobs; how many jobs it lists is bounded.
+Slurm is queried once for processors and once for jobs; the number of jobs listed is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 #: Largest number of jobs in a partition whose queue is simulated.
 MOST_JOBS = 1000
 PATIENCE_SECONDS = 5
-# pending jobs that others wait for; those held, dependent or beyond a limit delay nobody
+# Reasons of pending jobs that delay others; held, dependent or limited jobs delay none.
 _IN_TURN = {"None", "Priority", "Resources", ""}
 # Value in squeue(1) for a job that does not share its nodes with others.
 _EXCLUSIVE = "NO"
@@ -28,14 +28,14 @@ _SEPARATOR = "jobs:"
 
 
 class NoForecast(Exception):
-    """Why the wait in a partition cannot be predicted, to follow the target's name."""
+    """Why the wait in a partition cannot be predicted; the text follows a target's name."""
 
 
 @dataclass(frozen=True)
 class JobInQueue:
     """A job of a partition.
 
-    :param seconds: its time limit; of a running one, what is left of it
+    :param seconds: time limit of the job; for a running job, the time left
     """
 
     processors: int
@@ -73,7 +73,7 @@ class PartitionQueue:
 def command(partition: str) -> str:
     """The shell command for :func:`read`."""
     name = shlex.quote(partition)
-    # one line more than allowed shows that there are too many
+    # one line more than allowed shows that there are too many jobs
     return (
         f"plain timeout {PATIENCE_SECONDS} sinfo --noheader --partition={name} "
         f"--format='{PROCESSORS_FORMAT}' && echo {_SEPARATOR} && "
@@ -86,7 +86,7 @@ def command(partition: str) -> str:
 def read(text: str) -> PartitionQueue:
     """Read the output of :func:`command`.
 
-    :raises NoForecast: if it is not what was asked for, or has too many jobs
+    :raises NoForecast: if the output is malformed, or has too many jobs
     """
     nodes, separator, jobs = text.partition(f"{_SEPARATOR}\n" if "\n" in text else "")
     if not separator and text.rstrip().endswith(_SEPARATOR):
@@ -133,7 +133,7 @@ def _first_number(value: JSON) -> int:
 def named(options: Mapping[str, JSON]) -> str:
     """Return the partition that options of a service name.
 
-    :raises NoForecast: if they name none, or several, whose queues are not one
+    :raises NoForecast: if they name no partition, or several, which have separate queues
     """
     name = str(options.get("partition") or "")
     if not name or "," in name:

@@ -1,8 +1,9 @@
 """The QPUs of a deployment's services: leases for jobs, and the account of QPU jobs.
 
 If ``sbatch`` has the option ``--qpu=``, of QRMI's SPANK plugin or of deployments/slurm, Slurm
-acquires the leases: with the nodes, or before them. Otherwise ``sfq lease`` acquires them on the node, around the job's command. In both cases
-``sfq lease`` leaves an account of the QPU jobs.
+acquires the leases: with the nodes, or before them. Otherwise ``sfq lease`` acquires them on
+the node, around the job's command. In both cases ``sfq lease`` writes an account of the QPU
+jobs.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from sf_quantum.qpu.leasing.held_leases import (
 )
 from sf_quantum.text import utc
 
-# added to a job's waiting time, so that the login node can answer even if that is 0
+# added to a job's waiting time, so that the login node can answer even if that time is 0
 ASK_SECONDS = 10.0
-# the QPU definitions in the spool
+# name of the file of QPU definitions in the spool
 DEFINITIONS = "qrmi_config.json"
 # attempts to read an account, which a slow file system may show late
 LOOKS = 10
@@ -65,7 +66,7 @@ NO_COMMAND = 127
 TRY_AGAIN = 75
 # Hints that the QPU's service may not ignore.
 _INTENT = {"latestStart", "priority", "reservation"}
-# sbatch(1) lists the options of SPANK plugins with its own
+# the help of sbatch also lists the options of SPANK plugins
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
 # QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a
 # job would silently run without its QPU.
@@ -89,8 +90,8 @@ class QpuUse:
     :param account: the path prefix of the job's account files
     :param config: the file with the QPU definitions on the cluster; None for those in the
         job's environment
-    :param hints: hints for ``sfq lease`` on the node. ``--qpu=`` accepts none, but with
-        it too, a job that can run on another target gives up a QPU that goes offline
+    :param hints: hints for ``sfq lease`` on the node. ``--qpu=`` accepts no hints, but even
+        with ``--qpu=``, a job that has another target leaves a QPU that goes offline
     :param waited: seconds that the job waited before its submission
     """
 
@@ -148,7 +149,7 @@ class _QpuState:
 
     @property
     def error(self) -> QpuError:
-        """What a request for a lease would get."""
+        """The error that a request for a lease would cause."""
         if self.state == "offline":
             return NoLease(self.note or f"QPU {self.qpu} is offline")
         return QpuError(self.note)
@@ -181,7 +182,7 @@ class ServiceQpus:
     def check(self) -> None:
         """Check that the QPUs of the services are defined.
 
-        :raises WorkflowDefinitionException: if one is not, or the file is invalid
+        :raises WorkflowDefinitionException: if a QPU is not, or the file is invalid
         """
         if self._config is None:
             return
@@ -196,7 +197,7 @@ class ServiceQpus:
                     ) from error
 
     async def prepare(self, queue: SlurmQueue, job: str) -> None:
-        """Determine once whether Slurm has ``--qpu=``; the job waits for it."""
+        """Determine once whether ``sbatch`` has ``--qpu=``; the job waits for the result."""
         async with self._plugin:
             if self._has_plugin is not None or not self._services:
                 return
@@ -232,12 +233,12 @@ class ServiceQpus:
     async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> float:
         """Wait until no QPU is offline, as for a lease (:class:`Patience`).
 
-        A QPU that has never answered is not waited for any longer: the nodes may be able to
-        reach it even if the login node cannot.
+        The wait for a QPU that has never answered is short: the nodes may be able to reach it
+        even if the login node cannot.
 
-        :returns: seconds of waiting; the first look, a process on the login node, is none
+        :returns: seconds of waiting, without the first query on the login node
         :raises LeaseFailure: if a QPU was not available within the job's waiting time, or
-            has stopped answering, or is offline and the job can run elsewhere
+            has stopped answering, or is offline and the job has another target
         """
         job_hints = hints.of(job)
         wait = job_hints.seconds_left
@@ -289,9 +290,9 @@ class ServiceQpus:
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :raises WorkflowExecutionException: if it succeeded, but without its QPU
-        :raises LeaseRefused: if a QPU refused its user
-        :raises LeaseFailure: the same, and it can run elsewhere
+        :raises WorkflowExecutionException: if the job succeeded, but without its QPU
+        :raises LeaseRefused: if a QPU refused the job's user
+        :raises LeaseFailure: if a QPU refused the job's user, and the job has another target
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
@@ -316,7 +317,7 @@ class ServiceQpus:
             _check_used(use, [run for run in runs if run.status == 0])
 
     def _own(self, use: QpuUse, run: CommandRun) -> CommandRun:
-        """Keep the QPU jobs of this job, and write the new ones into the journal."""
+        """Select the QPU jobs of this job, and write new QPU jobs into the journal."""
         leases = []
         for lease in run.leases:
             of_job: list[LeaseJob] = []
@@ -433,7 +434,7 @@ class ServiceQpus:
         began: float,
         job_hints: JobHints,
     ) -> None:
-        """Let a job wait for a QPU, or fail as one that requests a lease of it does."""
+        """Let a job wait for a QPU, or fail it as a request for the QPU's lease would."""
         if job_hints.has_alternative and state.state == "offline":
             loss = QpuLoss(LeaseProblem.OFFLINE, state.qpu, state.note)
             raise failure(job, state.qpu, loss)

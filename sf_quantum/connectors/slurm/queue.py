@@ -1,9 +1,9 @@
 """The jobs of one deployment in Slurm's queue: submitted, followed, cancelled.
 
-The mark of its script shows the end of a job promptly. ``squeue``, one call for all jobs, tells
-the outcome: soon after a mark, and in each ``pollingInterval`` of the deployment that of jobs
-that could not leave one. What it does not tell, ``scontrol`` is asked. The state transitions of a job are in
-:mod:`sf_quantum.connectors.slurm.job`.
+The mark of a job's script shows its end promptly. ``squeue``, with one call for all jobs,
+reports outcomes: soon after a mark, and once in each ``pollingInterval`` of the deployment for
+jobs that could not leave a mark. ``scontrol`` is queried if ``squeue`` does not report an
+outcome. :mod:`sf_quantum.connectors.slurm.job` has the state transitions of a job.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 
 CLOSE_SECONDS = 5.0
-# how often marks bring forward the next `squeue`: at first more often than in the long run
+# seconds between calls of `squeue` after marks, and how much earlier some may come at first
 PROMPT_SECONDS = 0.5
 PROMPT_BURST_SECONDS = 1.5
-# Reasons of pending jobs that go without saying, and those of the site's plugins, which wait for a
-# lease.
+# Usual reasons of pending jobs, of which the run does not warn; the latter are those of the
+# site's plugins for a wait for a lease.
 USUAL_REASONS = {"None", "Priority", "Resources"}
 USUAL_REASONS |= {"BurstBufferResources", "BurstBufferStageIn"}
 
@@ -77,7 +77,7 @@ class SlurmQueue:
         self._warnings = journal.Warnings(USUAL_REASONS)
         # Jobs by key; removed when they are settled.
         self._jobs: dict[str, BatchJob] = {}
-        # what was submitted, also by key
+        # submissions, also by key
         self._requests: dict[str, Submission] = {}
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
         self._submissions = Submissions(controller)
@@ -106,8 +106,8 @@ class SlurmQueue:
         """Submit a new job, retrying while Slurm cannot accept it, and follow it.
 
         :param options: see :class:`sf_quantum.connectors.slurm.transport.controller.Submission`
-        :param note: see there, as for ``at_once`` and ``clusters``
-        :raises SlurmRefusal: if Slurm refuses it, with Slurm's message
+        :param note: see there, also for ``at_once`` and ``clusters``
+        :raises SlurmRefusal: if Slurm refuses the job, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
         """
         await self.start_watching()
@@ -130,7 +130,7 @@ class SlurmQueue:
         self._wake.set()
 
     async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
-        """Submit a job that has not begun once more: None, or why Slurm refuses it."""
+        """Submit a job again that has not begun; return the failure if Slurm refuses it."""
         old = job.slurm_job
         logger.warning(
             f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "
@@ -139,13 +139,13 @@ class SlurmQueue:
         if not await self.controller.forget(job.key):
             return None
         job.unrecorded(time.time())
-        self._submissions.may_have_strays = True  # the first may be found again
+        self._submissions.may_have_strays = True  # the first submission may reappear
         try:
             new = await self._submissions.submit(job, self._requests[job.key])
         except WorkflowExecutionException as error:
             return JobOutcome(old, LOST, str(error))
         job.accepted_again(new)
-        if not job.active:  # it is not wanted any more
+        if not job.active:  # the job is no longer needed
             await self.scancel(new)
         return None
 
@@ -168,7 +168,7 @@ class SlurmQueue:
             del self._steps[key]
 
     async def argument(self, command: str) -> str:
-        """A command for ``sh -c``; one that is too long goes into the spool."""
+        """Return a command for ``sh -c``; a command that is too long goes into the spool."""
         if not is_too_long(command):
             return command
         await self.start_watching()
@@ -180,7 +180,7 @@ class SlurmQueue:
 
     async def scancel(self, *ids: str) -> None:
         """Cancel jobs; if that fails, the login node's shell cancels them later."""
-        if ids := tuple(filter(None, ids)):  # a job may be being submitted again
+        if ids := tuple(filter(None, ids)):  # a job that is submitted again has no id
             await self.controller.cancel(*ids)
 
     async def close(self) -> None:
@@ -195,8 +195,8 @@ class SlurmQueue:
             self._watch.cancel()
         # jobs that are being submitted could not be cancelled yet
         in_time = await self._submissions.are_over(CLOSE_SECONDS)
-        # A job has left the table once Slurm has reported its end. Behind slurmrestd, the sweep
-        # also tells the guardian that it need not cancel anything.
+        # A job has left the table once Slurm has reported its end. With slurmrestd, the sweep
+        # also notifies the guardian that no job is left to cancel.
         is_certain = in_time and not (
             self._jobs
             or self._submissions.may_have_strays
@@ -204,7 +204,7 @@ class SlurmQueue:
         )
         if not (is_certain or (in_time and await self.controller.sweep())):
             await self._shell.leave()
-        # including jobs that Slurm has accepted meanwhile
+        # this includes jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
             job.abandoned()
         if self._unsettled():
@@ -242,14 +242,14 @@ class SlurmQueue:
                 self._spawn(self._poll())  # marks are still being read
                 pause = self._interval
         if not self._is_busy():
-            # An ended job settles once Slurm has freed its nodes; no mark is to come.
+            # An ended job settles once Slurm has freed its nodes; no mark is expected.
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     def _is_busy(self) -> bool:
-        """Whether a mark is to come."""
+        """Whether a mark is expected."""
         return bool(self._steps) or any(
             job.active and not (job.state is BatchJobState.ENDING and job.mark)
             for job in self._jobs.values()
@@ -274,7 +274,7 @@ class SlurmQueue:
         await self._list()
 
     async def _squeue(self) -> dict[BatchJob, list[QueueRow]]:
-        """Run one ``squeue`` for all active and unsettled jobs; nothing if it failed."""
+        """Run one ``squeue`` for all active and unsettled jobs; no rows if it failed."""
         asked = {
             job: job.slurm_job
             for job in self._jobs.values()
@@ -292,7 +292,7 @@ class SlurmQueue:
                 continue
             job_rows = job.exclude_foreign(rows[slurm_job])
             if job.slurm_job != slurm_job:
-                continue  # its mark has changed the id meanwhile
+                continue  # the job's mark has changed its id meanwhile
             by_job[job] = job_rows
             if is_unknown(job, *(row.state for row in job_rows)):
                 continue

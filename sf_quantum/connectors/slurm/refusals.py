@@ -1,6 +1,6 @@
-"""Why Slurm refuses a job: the options of its service, and what its partition has.
+"""Why Slurm refuses a job: the options of its service, and the limits of its partition.
 
-Slurm's message names neither the option nor what would be right.
+Slurm's message names neither the option nor a valid value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CPU_OPTIONS = (
 )
 _MEMORY_OPTIONS = "mem memPerCpu memPerGpu"
 _NODE_OPTIONS = "nodelist exclude nodefile"
-# The fields of NodeKind that say what would be right for an option.
+# The fields of NodeKind with the valid values of an option.
 _FIELDS = {
     **dict.fromkeys(_GRES_OPTIONS.split(), "gres"),
     **dict.fromkeys(_CPU_OPTIONS.split(), "cpus"),
@@ -35,8 +35,8 @@ _FIELDS = {
     **dict.fromkeys(("nodes",), "nodes"),
     **dict.fromkeys(("time", "timeMin"), "time_limit"),
 }
-# messages of slurm_errno.c and of sbatch(1), and reasons of squeue(1) for which a job remains
-# pending; the options that cause them
+# messages of slurm_errno.c and of sbatch(1), and reasons of squeue(1) why a job remains
+# pending, with the options that cause them
 _CAUSES = {
     re.compile(pattern, re.IGNORECASE): options.split()
     for pattern, options in {
@@ -53,14 +53,14 @@ _CAUSES = {
         "time ?limit": "time timeMin",
         "node count": "nodes",
         "PartitionNodeLimit|processors requested": f"nodes {_CPU_OPTIONS}",
-        # Slurm says this of a time limit, too, before Slurm's scheduler has looked at the job
+        # Slurm also reports this for a time limit, before its scheduler has considered the job
         "PartitionConfig|partition configuration": f"nodes time timeMin {_CPU_OPTIONS}",
         "node configuration|BadConstraints": f"constraint nodes {_NODE_OPTIONS} "
         f"{_GRES_OPTIONS} {_CPU_OPTIONS} {_MEMORY_OPTIONS} tmp",
     }.items()
 }
-# Words before and after the values of a field, and what is said without any values. The
-# number of nodes has words of its own.
+# Text before and after the values of a field, and text for a field without values. The number
+# of nodes is formatted separately.
 _WORDS = {
     "cpus": ("", " CPUs per node", "no CPUs"),
     "memory": ("", " MB per node", "no memory"),
@@ -77,8 +77,8 @@ _PENDING = re.compile(
     r"Partition(Config|NodeLimit|TimeLimit)|(Assoc|QOS)Max\w*PerJob(Limit)?"
 )
 
-# Messages of slurm_errno.c about what the configuration of the cluster lacks. Nodes that are
-# down do not cause them; licences, whose number a site may change at any time, do.
+# Messages of slurm_errno.c about resources that the cluster's configuration lacks. Nodes that
+# are down do not cause them. Licences are left out: a site may change them at any time.
 _FINAL = re.compile(
     r"Invalid (node name|feature|partition name|generic resource \(gres\)) spec|"
     "(Memory specification|CPU count per node) can not be satisfied|"
@@ -88,9 +88,9 @@ _FINAL = re.compile(
 
 
 class SlurmRefusal(WorkflowExecutionException):
-    """Slurm does not take a job, or never starts it, because of its options.
+    """Slurm does not accept a job, or never starts it, because of its options.
 
-    :param services: services of an allocation; empty if it is a job of its own
+    :param services: services of an allocation; empty for a job of a single step
     """
 
     def __init__(self, message: str, services: Sequence[SlurmService] = ()) -> None:
@@ -99,21 +99,21 @@ class SlurmRefusal(WorkflowExecutionException):
 
 
 class FinalRefusal(SlurmRefusal, OneLineException):
-    """Slurm refuses each attempt of a job in the same way, so another one is pointless."""
+    """Slurm refuses each attempt of a job in the same way, so a retry is pointless."""
 
 
 def is_final(message: str) -> bool:
-    """Whether sbatch(1) refuses a job for what the cluster does not have at any time."""
+    """Whether sbatch(1) refuses a job because the cluster never has what it requests."""
     return _FINAL.search(message) is not None
 
 
 def is_refusal(reason: str) -> bool:
-    """Whether a job that is pending for this reason asks for what it never gets."""
+    """Whether a job that is pending for this reason requests what it never gets."""
     return _PENDING.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
 def _has(partition: Partition, field: str) -> str:
-    """What a partition has of one thing, in words."""
+    """Describe the values of a field in a partition."""
     if field == "nodes":
         return plural(partition.nodes, "node")
     texts = dict.fromkeys(str(getattr(kind, field)) for kind in partition.kinds)
@@ -124,7 +124,7 @@ def _has(partition: Partition, field: str) -> str:
 
 
 def causes(message: str, options: Mapping[str, JSON]) -> dict[str, JSON]:
-    """The options of a job that a message of Slurm is about."""
+    """Return the options of a job to which a message of Slurm refers."""
     given = {name: value for name, value in options.items() if value is not None}
     if named := _NAMED.search(message):
         first, *others = named[1].split("-")
@@ -146,10 +146,10 @@ def explained(
     service: str,
     partitions: Mapping[str, Partition],
 ) -> str:
-    """A message of Slurm with the options that it is about, and what would be right.
+    """Return a message of Slurm with the options to which it refers, and valid values.
 
     :param options: the service's options of ``sbatch``, in camel case
-    :param service: its name; empty for the deployment's default
+    :param service: name of the service; empty for the deployment's default
     :param partitions: partitions of the cluster; empty if unknown
     """
     concerned = causes(message, options)
@@ -165,7 +165,7 @@ def explained(
 def _right(
     concerned: Iterable[str], partition: JSON, partitions: Mapping[str, Partition]
 ) -> Iterator[str]:
-    """What would be right, as far as it is known."""
+    """Yield valid values, as far as they are known."""
     if "partition" in concerned and partitions:
         yield f"the partitions are {', '.join(partitions)}"
         return

@@ -1,6 +1,6 @@
 """Options of ``sbatch`` and ``salloc`` for the jobs of services, as words for the shell.
 
-Which keys a service may have is in ``schema.json``.
+``schema.json`` lists the keys of a service.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _AT_ONCE = frozenset(
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options of ``sbatch`` of a job of its own.
+    """The options of ``sbatch`` for a separate job.
 
-    :param of_job: its own options, by name, with literal values
+    :param of_job: options of the job by name, with literal values
     :param service: service whose options follow
     :param instead: see :func:`words`
     """
@@ -42,7 +42,7 @@ class JobOptions:
 
 
 def note(service: SlurmService) -> str:
-    """The service's own comment, for the shell, after that by which a job is found."""
+    """The service's comment, for the shell, to follow the comment that identifies a job."""
     comment = service.options.get("comment")
     return "" if comment is None else _quoted(f" {comment}")
 
@@ -50,7 +50,7 @@ def note(service: SlurmService) -> str:
 def words(service: SlurmService, **instead: JSON) -> list[str]:
     """The options of ``sbatch`` for the shell, except for the comment.
 
-    :param instead: options that override those of the service; None omits one
+    :param instead: options that override those of the service; None omits an option
     :returns: one word per option, quoted as by StreamFlow: the shell expands variables
     """
     qpu = ",".join(service.qpu) if service.spank and service.qpu else None
@@ -66,8 +66,8 @@ def words(service: SlurmService, **instead: JSON) -> list[str]:
 def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
     """The options of ``sbatch`` for a job that only holds nodes of services.
 
-    Each service has a component. Slurm runs the script in the first one, which gets the
-    leases of all QPUs.
+    Each service has a component. Slurm runs the script in the first component, which gets
+    the leases of all QPUs.
 
     :param name: the suffix of the job name, if the service has no name
     """
@@ -89,7 +89,7 @@ def at_once_options(
     directives: Sequence[str],
     **instead: JSON,
 ) -> str | None:
-    """The options of ``salloc``, which grants the same nodes at once if they are free.
+    """The options of ``salloc``, which grants the same nodes immediately if they are free.
 
     :param directives: ``#SBATCH`` lines of the batch job
     :returns: None if the services need a batch job, or more than one node: a step lacks the

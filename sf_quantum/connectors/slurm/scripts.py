@@ -1,17 +1,17 @@
 """The shell scripts that run on the cluster, and the marks that they leave.
 
-Their files are in the *spool*, a folder of mode 0700 beside the jobs' work directories, on
+Their files are in the *spool*, a folder of mode 0700 next to the jobs' work directories, on
 the file system that nodes and login node share. When a script ends, it leaves a *mark* in
 the spool, one line that is written atomically::
 
     KEY SLURM_JOB;CLUSTER EXIT_CODE STARTED ENDED OUTPUT_BYTES
 
-The script of an allocation leaves one when the nodes are granted::
+The script of an allocation leaves a mark when the nodes are granted::
 
     KEY SLURM_JOB;CLUSTER up STARTED - 0
 
-If the script of a step within an allocation could not leave a mark, the ``srun`` on the login
-node leaves one, with the start time 0 if the script never began::
+If the script of a step within an allocation could not leave a mark, the shell around ``srun``
+on the login node does so, with the start time 0 if the script never began::
 
     KEY SLURM_JOB EXIT_CODE STARTED - 0
 
@@ -31,8 +31,8 @@ from itertools import takewhile
 
 from sf_quantum.slurm import ids
 
-# users set variables for their own calls of Slurm's commands, which would change the answers:
-# defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters
+# Variables that users set for their own calls of Slurm's commands would change the answers:
+# defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters.
 PLAIN = """\
 plain() {
   (unset $(env | sed -n 's/^\\(S\\(QUEUE\\|CANCEL\\|CONTROL\\|ACCT\\)_[A-Za-z0-9_]*\\)=.*/\\1/p')
@@ -85,7 +85,7 @@ _LIMIT = """
 ) </dev/null >/dev/null 2>&1 3<&- &
 watches="$watches $!"
 """
-# Ends a job that nobody else cancels if its driver ends.
+# Ends a job that is not cancelled otherwise if its driver ends.
 _ORPHAN = """\
 (
   trap 'kill $s; exit' TERM
@@ -104,7 +104,7 @@ end() {{
   kill -KILL $all
 }}
 """
-# what sbatch passes on and slurmrestd does not
+# variables that sbatch passes on, but slurmrestd does not
 _AT_HOME = """\
 export USER="${USER:-$(id -un)}"
 export LOGNAME="${LOGNAME:-$USER}" HOME="${HOME:-$(eval echo "~$USER")}\""""
@@ -122,7 +122,7 @@ set -C; { echo "$me" >"$d/$k.lock"; } 2>/dev/null; set +C
 [ -s "$d/$k.lock" ] || sleep 1
 owner=; read -r owner <"$d/$k.lock"
 case $owner in "$me") ;; '') exit 74 ;; *) exit 0 ;; esac"""
-# whether the driver is alive
+# checks whether the driver is alive
 _DRIVEN = """\
 driven() {{
   # the clock of the file system, which the times of the other files follow
@@ -193,8 +193,8 @@ _STEP = """\
 . "$d/{holder}.env"
 exec {streams}
 date +%s.%N >"$d/$k.began" || exit 74"""
-# the variables of a component have a suffix, and `srun` selects the component only by an
-# option, not by a variable
+# the variables of a component have a suffix, and `srun` selects the component only with an
+# option, not with a variable
 _COMPONENT = """\
 eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
 export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
@@ -236,7 +236,7 @@ _MARK_LINE = re.compile(
 PAUSE_SECONDS = 5
 #: the longest time for which an allocation outlives its driver
 GONE_SECONDS = 55
-#: the exit code of a command whose time limit has passed, as that of timeout(1)
+#: the exit code of a command whose time limit has passed, as of timeout(1)
 LATE = 124
 # Time between SIGTERM and SIGKILL to such a command.
 LATE_SECONDS = 5
@@ -303,7 +303,10 @@ def task(
     *,
     orphan_seconds: float | None = None,
 ) -> str:
-    """The same for the tasks of an array, whose files have their number in the name."""
+    """The batch script for tasks of an array, whose files have the task's number in the name.
+
+    See :func:`job`.
+    """
     task_key = f"{key}-$SLURM_ARRAY_TASK_ID"
     return _job(spool, task_key, "$SLURM_ARRAY_JOB_ID", body, seconds, orphan_seconds)
 
@@ -343,8 +346,8 @@ def step(
     :param holder: the key of the allocation
     :param group: the component of a heterogeneous allocation; None if it has only one
     :param seconds: see :func:`job`
-    :param latest: epoch seconds after which it does not begin, but exits with
-        :data:`UNKNOWN`
+    :param latest: epoch seconds after which the job script is not begun, and the script exits
+        with :data:`UNKNOWN`
     """
     lines = _head(spool, key, [])
     if latest is not None:
@@ -419,8 +422,8 @@ def _run(
 def directives(script: str) -> list[str]:
     """Return the ``#SBATCH`` lines of a job script, before its first command.
 
-    ``sbatch`` passes over blank lines and comments, indented ones too; ``#SBATCH`` itself
-    begins a line (Slurm, ``_opt_batch_script`` in ``src/sbatch/opt.c``).
+    ``sbatch`` skips blank lines and comments, even if indented; ``#SBATCH`` itself must begin
+    a line (Slurm, ``_opt_batch_script`` in ``src/sbatch/opt.c``).
     """
     head = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), script.splitlines())
     return [line for line in head if line.startswith("#SBATCH")]

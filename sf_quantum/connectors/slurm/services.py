@@ -15,7 +15,7 @@ from sf_quantum.files import JSON
 from sf_quantum.slurm import counts, ids, tres
 from sf_quantum.slurm.components import Component
 
-#: what is wrong with clusters, and what would be right
+#: errors about clusters, each with its remedy
 NO_CLUSTERS = (
     "expected the names of clusters",
     "write them with commas, without blanks; of `all`, those meant",
@@ -35,7 +35,7 @@ class PerStepSettings:
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    :param services: the service of each component; the others are keys of the schema
+    :param services: the service of each component; the other fields are keys of the schema
     """
 
     services: tuple[str, ...]
@@ -80,7 +80,7 @@ class SlurmService(QueueManagerService):
     :param qpu: names of the QPUs that its jobs use
     :param allocation: the allocation settings; None for those of the deployment
     :param options: options of ``sbatch`` in camel case
-    :raises WorkflowDefinitionException: if the option ``clusters`` is no names
+    :raises WorkflowDefinitionException: if the option ``clusters`` is not a list of names
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class SlurmService(QueueManagerService):
     ) -> None:
         super().__init__(file)
         #: Clusters for the service's jobs, separated by commas; empty for the login
-        #: node's own.
+        #: node's own cluster.
         self.clusters = str(options.get("clusters") or "")
         if self.clusters and not ids.are_clusters(self.clusters):
             raise WorkflowDefinitionException(f"clusters: {'; '.join(NO_CLUSTERS)}")
-        #: set by the connector; empty for the deployment's default
+        #: name, which the connector sets; empty for the deployment's default
         self.name = ""
         self.qpu = list(qpu or [])
         #: whether Slurm acquires the leases of the QPUs (``--qpu=``)
@@ -111,12 +111,12 @@ class SlurmService(QueueManagerService):
 
     @property
     def component(self) -> Component:
-        """What a component of a heterogeneous job requests for it."""
+        """The request of the service's component in a heterogeneous job."""
         return Component.read(self.options.get("nodes") or 1, quantum=self.quantum)
 
     @property
     def on_quantum_nodes(self) -> bool:
-        """Whether its nodes are those of a QPU; a hybrid step may use classical ones."""
+        """Whether the nodes are those of a QPU; a hybrid step may use classical nodes."""
         partition = self.partition or ""
         return "quantum" in partition.lower() or tres.names_qpu(
             self.options.get("gres"), partition
@@ -130,5 +130,5 @@ class SlurmService(QueueManagerService):
 
     @property
     def seconds(self) -> float | None:
-        """The time limit; None if it is that of the partition, or none."""
+        """The time limit; None if there is none, or only that of the partition."""
         return counts.limit_seconds(str(self.options.get("time") or ""))

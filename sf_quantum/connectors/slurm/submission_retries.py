@@ -1,4 +1,4 @@
-"""Jobs on their way to Slurm: submitted until it accepts them, or undone."""
+"""Submissions of jobs, which are repeated until Slurm accepts or refuses them, or undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.connectors.slurm.transport.controller import (
 )
 from sf_quantum.connectors.slurm.transport.login import survives_errors
 
-# sbatch retries for a minute before it prints why; sinfo is then asked for the reason
+# sbatch retries for a minute before it prints why; sinfo is queried for the reason earlier
 SUBMISSION_SECONDS = 5.0
 
 
@@ -34,19 +34,19 @@ class Submissions:
         self._diagnosed = False
 
     def close(self) -> None:
-        """Repeat no submission any more."""
+        """Stop repeating submissions."""
         self._closed = True
 
     async def are_over(self, seconds: float) -> bool:
-        """Wait for what is being submitted, and return whether that was in time."""
+        """Wait for the ongoing submissions, and return whether they ended in time."""
         tasks = self._submissions
         return not tasks or not (await asyncio.wait(tasks, timeout=seconds))[1]
 
     async def submit(self, job: BatchJob, request: Submission) -> str:
         """Submit a job, retrying while Slurm cannot accept it.
 
-        :returns: its id in Slurm
-        :raises SlurmRefusal: if Slurm refuses it, with Slurm's message
+        :returns: Slurm's id of the job
+        :raises SlurmRefusal: if Slurm refuses the job, with Slurm's message
         :raises asyncio.CancelledError: once the queue is closed
         """
         pauses = backoff.CLUSTER.pauses()
@@ -86,7 +86,7 @@ class Submissions:
 
     @survives_errors
     async def _diagnose(self, job: BatchJob) -> None:
-        """Say why Slurm does not answer the submission of a job, if that is to be known."""
+        """Warn why Slurm does not answer the submission of a job, if the reason is known."""
         if why := await self._controller.trouble():
             journal.warn(
                 f"Slurm has not yet answered the submission of {job.name}: {why}"
@@ -100,7 +100,7 @@ class Submissions:
         swept = 0
         for pause in backoff.CLUSTER.pauses():
             swept += await self._controller.sweep(key)
-            # Another cluster of a federation may have started the job during the first.
+            # Another cluster of a federation may have started the job during the first sweep.
             if swept > 1 or self._closed:
                 break
             await asyncio.sleep(pause)

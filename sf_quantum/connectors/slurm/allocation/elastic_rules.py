@@ -193,5 +193,5 @@ class ElasticPool(Generic[Allocation]):
         return min((time for time in times if time > now), default=math.inf)
 
     def longest_held(self) -> float | None:
-        """Return the seconds of the longest latest allocation; None if none was released."""
+        """Return the longest time, in seconds, of the latest allocations; None without any."""
         return max(self._held_seconds, default=None)

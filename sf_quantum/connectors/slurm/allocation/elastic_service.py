@@ -56,9 +56,9 @@ class Elastic:
     :class:`~sf_quantum.connectors.slurm.allocation.elastic_rules.ElasticPool`.
 
     An allocation is given back, and replaced for the job, if its remaining time is shorter
-    than the job's time limit, or, for a job without one, than the longest job of its step
-    so far. The duration of the first jobs of a step is unknown, so jobs without a time
-    limit may be ended by that of their allocation.
+    than the job's time limit, or, for a job without a limit, than the longest job of its
+    step so far. The duration of the first jobs of a step is unknown, so the time limit of
+    an allocation may end jobs without a time limit.
 
     :param directives: the ``#SBATCH`` lines of the service's job script
     """
@@ -119,7 +119,7 @@ class Elastic:
                 ending = None
                 last = not self._wanted and self._pool.is_last(step)
                 if job.seconds is not None and last and self._requested.may_shorten:
-                    # no task that `close` waits for, since Slurm may not answer
+                    # `close` does not wait for this task, since Slurm may not answer
                     ending = asyncio.create_task(allocation.end_with(job.seconds))
                 try:
                     outcome = await allocation.run(job, requested)
@@ -152,7 +152,8 @@ class Elastic:
         for allocation in [*self._pool.free, *self._pool.busy]:
             self._give_back(allocation)
         while self._tasks:
-            # `gather` of tasks that are done does not let them leave the set, from Python 3.12 on
+            # from Python 3.12, `gather` of finished tasks does not run their callbacks, which
+            # remove them from the set
             await asyncio.wait(self._tasks)
 
     def quantum_step_started(self, step: str) -> None:
@@ -162,7 +163,7 @@ class Elastic:
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
         """Request nodes with a dependency on this job."""
-        # Slurm knows the jobs of the same cluster
+        # a dependency can only name jobs of the same cluster
         same = (deployment, ids.cluster(slurm_job)) == (
             self._queue.deployment,
             self._service.clusters,
@@ -182,7 +183,7 @@ class Elastic:
         self._balance()
 
     async def _learn(self) -> None:
-        """Read how earlier runs went, so that the first quantum step is predicted, too."""
+        """Learn from earlier runs, so that even the first quantum step is predicted."""
         if (record := journal.current()) is None:
             return
         of = (self._queue.deployment, self._service.name)
@@ -242,7 +243,7 @@ class Elastic:
 
     def _assign(self) -> None:
         for wanted, waiting in list(self._wanted.items()):
-            # the most recently used one, so that the others reach the idle time
+            # the most recently used allocation, so that the others reach the idle time
             free = reversed(self._pool.free)
             long_enough = (one for one in free if one.lasts(waiting.length))
             allocation = next(long_enough, None)
@@ -251,13 +252,13 @@ class Elastic:
                 del self._wanted[wanted]
                 wanted.set_result(allocation)
         for waiting in self._wanted.values():
-            # their remaining time is too short for the waiting jobs: replace them
+            # the free allocations' time is too short for the waiting jobs: replace them
             for allocation in list(self._pool.free):
                 self._pool.note_follower(allocation, waiting.arrived)
                 self._give_back(allocation)
 
     def _send_elsewhere(self) -> None:
-        """Fail the waiting jobs that can run elsewhere, if Slurm never grants a request."""
+        """Fail waiting jobs with another target if Slurm never grants a request."""
         refused = next(
             (one for one in self._requested.pending if one.refusal.done()), None
         )

@@ -1,12 +1,12 @@
-"""When to request nodes for the jobs that follow a quantum step, by how earlier ones went.
+"""When to request nodes for the jobs that follow a quantum step, from its earlier runs.
 
 If nodes are requested ``t`` seconds too early, they are idle for ``t`` seconds; if too late,
 the jobs wait for ``t`` seconds. With a second of waiting worth ``urgency`` idle node-seconds,
 the expected cost is least at the quantile ``1 / (1 + urgency)`` of the time at which the
 request is in time: the jobs' arrival less the time that an allocation is pending. This is the
-newsvendor problem; the distribution is that of all differences of observed values.
+newsvendor problem; the distribution consists of all differences of observed values.
 
-All times are of one clock, which the caller reads.
+The caller passes all times, as readings of a single clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-#: the number of latest values of each kind that count
+#: number of latest values of each kind that are used
 LATEST = 10
 #: jobs that arrive within this time after a quantum step are counted as its followers
 FOLLOWS_SECONDS = 5.0
@@ -29,7 +29,7 @@ LATER_SECONDS = 5.0
 class StepTimes:
     """The seconds of a run of a quantum step.
 
-    :param waited: time until the QPU began with it; 0 if unknown
+    :param waited: time until the QPU began the step's jobs; 0 if unknown
     :param busy: time from the QPU's begin until the step's followers arrived
     """
 
@@ -45,10 +45,11 @@ class _QuantumStep:
         of them ended; None if not counted yet
     :param arrived: the number of jobs that have arrived since the current run ended
     :param begins: when the QPU expects to begin each job, or has begun it
-    :param pending: how long allocations were pending, as known at the start of the run:
-        nodes that are granted sooner are not given back to be requested again
+    :param pending: how long allocations were pending, as known at the start of the run; later
+        values are not used, as nodes granted sooner would be given back and requested again
     :param due: whether nodes are requested and held
-    :param passed: whether Slurm has granted nodes after the end of its jobs
+    :param passed: whether Slurm has granted nodes that depended on the end of the step's jobs
+    :param jobs: ids of the step's Slurm jobs on which such requests depend
     """
 
     times: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=LATEST))
@@ -68,7 +69,7 @@ class _QuantumStep:
         self.begins, self.jobs, self.due, self.passed = {}, (), False, False
 
     def arrivals(self) -> list[float]:
-        """When its followers may arrive, each as likely; empty if that is unknown."""
+        """Equally likely arrival times of the followers; empty if unknown."""
         begins = max(self.begins.values(), default=None)
         if begins is None:
             return [self.started + one.waited + one.busy for one in self.times]
@@ -81,14 +82,14 @@ class _QuantumStep:
         times = sorted(arrival - pending for arrival, pending in pairs)
         if not times:
             return math.inf
-        # The lower of few values is taken, since the true distribution is wider.
+        # With few values, a lower one is taken, since the true distribution is wider.
         rank = math.floor((len(times) + 1) / (1 + urgency))
         return times[min(max(rank, 1), len(times)) - 1]
 
     def given_up(self, urgency: float) -> float:
-        """Until when to hold nodes for a step that takes longer than ever.
+        """Until when to hold nodes for a step that takes longer than any earlier run.
 
-        Its end is unknown then, so holding them may cost as much as requesting them again.
+        Its end is then unknown, so nodes are held until that costs as much as a new request.
         """
         longest = urgency * max(self.pending, default=0.0)
         return max(self.arrivals(), default=-math.inf) + LATER_SECONDS + longest
@@ -124,7 +125,7 @@ class JobForecast:
         return any(step.running for step in self._steps.values())
 
     def learn(self, earlier: JobForecast) -> None:
-        """Put what was observed in earlier runs before what is known of this one."""
+        """Insert the values of earlier runs before those of this run."""
         self._pending = deque([*earlier._pending, *self._pending], maxlen=LATEST)
         for name, old in earlier._steps.items():
             step = self._steps.setdefault(name, _QuantumStep())
@@ -159,7 +160,7 @@ class JobForecast:
                 step.passed, step.jobs = True, ()
 
     def ended(self, name: str, now: float, *, completed: bool) -> None:
-        """Record the end of a quantum step; one that failed took no typical time."""
+        """Record the end of a quantum step; the times of a failed step are not used."""
         self.stop_counting()
         if name in self._steps:
             self._last, self._until = self._steps[name], now + FOLLOWS_SECONDS
@@ -202,7 +203,7 @@ class JobForecast:
         return max(0.0, max(ends, default=now) - now)
 
     def dependent(self) -> dict[str, int]:
-        """The number of jobs expected after Slurm jobs, by ids in ``--dependency`` form."""
+        """The number of jobs expected after Slurm jobs, by ids as in ``--dependency``."""
         return {
             ":".join(step.jobs): step.followers
             for step in self._steps.values()
@@ -225,7 +226,7 @@ class JobForecast:
             self._last = None
 
     def _predicted(self) -> Iterator[_QuantumStep]:
-        """The running steps after which jobs are expected, unless Slurm waits for them."""
+        """The running steps with expected followers whose nodes depend on no Slurm job."""
         for step in self._steps.values():
             if step.running and step.followers and not step.jobs:
                 yield step

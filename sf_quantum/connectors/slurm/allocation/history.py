@@ -1,4 +1,4 @@
-"""What the journals of earlier runs tell a :class:`JobForecast`, replayed event by event."""
+"""The journals of earlier runs, replayed event by event for a :class:`JobForecast`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replay(
 ) -> None:
     """Let a forecast observe an earlier run, in the order of its events.
 
-    :param service: the service whose jobs and allocations it is about
+    :param service: the service whose jobs and allocations are forecast
     """
     of_service = [
         event
@@ -136,7 +136,7 @@ def _jobs(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
 
 
 def _end(event: Slurm) -> float:
-    """The end of a job; if Slurm has not reported its time, when the driver knew of it."""
+    """The end of a job as Slurm reports it, or else when the driver noticed it."""
     return event.time if event.ended is None else event.ended
 
 
@@ -147,6 +147,6 @@ def _pending(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
             case Allocation(status="requested", allocation=allocation):
                 requested[allocation] = event.at
             case Allocation(status="granted", at=at, allocation=allocation):
-                # Slurm's times may be whole seconds, before the request
+                # Slurm's times may be whole seconds, and then precede the request
                 if (since := requested.pop(allocation, None)) is not None:
                     yield at, partial(forecast.granted, max(0.0, at - since))

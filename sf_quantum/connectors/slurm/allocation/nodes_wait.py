@@ -1,6 +1,6 @@
-"""A job's wait for nodes that several jobs have in turn, in the run's journal.
+"""A job's wait for nodes that several jobs use in turn, in the run's journal.
 
-The request for the nodes of one job is in the journal with the job itself.
+For nodes of a single job, the journal has the request together with the job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sf_quantum.journal import events
 
 
 class NodesWait:
-    """Notes that a job waits, as soon as it has to, and until its nodes are there.
+    """Records that a job has to wait, and that its nodes are granted.
 
     Leaving the context means that the job has given up.
     """

@@ -1,4 +1,4 @@
-"""``per-step``: each job of the workflow is a Slurm job of its own."""
+"""``per-step``: each job of the workflow is a separate Slurm job."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sf_quantum.connectors.slurm.refusals import SlurmRefusal
 from sf_quantum.connectors.slurm.sbatch_options import JobOptions
 from sf_quantum.connectors.slurm.transport.answers import JobOutcome
 
-# Pause between two looks whether Slurm has started a quantum job.
+# Pause between two checks whether Slurm has started a quantum job.
 START_PAUSE_SECONDS = 1.0
 
 
 async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
-    """Run a job as a Slurm job of its own, which is cancelled with the caller.
+    """Run a job as a separate Slurm job, which is cancelled if the caller is.
 
-    :raises SlurmRefusal: if Slurm refuses it, or never starts it and it can run elsewhere
+    :raises SlurmRefusal: if Slurm refuses the job, or never starts one that has another target
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
@@ -53,11 +53,11 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
             output = await queue.controller.files(batch_job.slurm_job, "StdOut")
         if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
-            # The file has errors of the template's own lines; the command's are merged
-            # with its output.
+            # The file has errors of the template's own lines; errors of the command are
+            # merged with its output.
             errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
             job = replace(job, stderr=f"{job.stdout or output}\n{errors}")
-        # cancelled futures would count as the end of the job
+        # neither wait() nor shield() cancels a future, which would count as the job's end
         if hints.of(job.name).has_alternative:
             either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
             either = [batch_job.ended, batch_job.pending.refusal]
@@ -76,7 +76,7 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
             starting.cancel()
     outcome = with_limit(job, outcome)
     usage.record(job.name, requested, outcome)
-    # the mark has the size of the default output file only
+    # the mark only has the size of the default output file
     mark = batch_job.mark if output == own_output else None
     return await read_result(login, job, outcome, output, mark)
 

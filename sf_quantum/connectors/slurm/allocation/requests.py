@@ -26,7 +26,7 @@ class Requests:
     """Requests allocations of one service.
 
     :param directives: the ``#SBATCH`` lines of the service's job script
-    :param refused: called when Slurm says of a request that it never grants it
+    :param refused: function that is called if Slurm reports that it never grants a request
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Requests:
         self._directives = directives
         self._pool = pool
         self._refused = refused
-        #: requests that no smaller one follows, until they are granted
+        #: pending requests that are not followed by a request for fewer nodes
         self.pending: set[SlurmAllocation] = set()
-        #: longest time limit of all jobs, infinite if one has none
+        #: longest time limit of all jobs, infinite if a job has none
         self.longest_limit = 0.0
 
     @property
@@ -115,9 +115,9 @@ class Requests:
         return allocation
 
     def _least_minutes(self, dependency: str | None) -> int | None:
-        """The time limit with which an allocation can be used as the latest ones were.
+        """Return a time limit in minutes that suffices for a use like that of the latest ones.
 
-        :returns: None if only that of the service is known to suffice
+        :returns: None if only the time limit of the service is known to suffice
         """
         full = self._service.seconds
         longest = self._pool.longest_held()

@@ -1,7 +1,8 @@
-"""``reserved``: one allocation for the whole run, heterogeneous where services differ.
+"""``reserved``: one allocation for the whole run, heterogeneous if services differ.
 
-``reserve: [compute]`` is the baseline of Rocco et al. (2025), which holds its nodes while the QPU
-is busy; ``[compute, quantum]`` is the co-scheduling of papers 000 and 003.
+``reserve: [compute]`` is the baseline of Rocco et al. (2025), which holds its nodes while the
+QPU is busy. ``[compute, quantum]`` is the co-scheduling of Viviani et al., Assessing the
+Elephant in the Room (2025), and Esposito and Haus, Slurm Heterogeneous Jobs (2025).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Reserved:
     """One allocation, with a component for each concurrent job.
 
     :param services: services of the components
-    :param directives: the ``#SBATCH`` lines of their job scripts, by name
+    :param directives: the ``#SBATCH`` lines of job scripts, by the name of the service
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Reserved:
         return outcome or await run_alone(self._queue, job)
 
     async def _run(self, job: StepJob, wait: NodesWait) -> JobOutcome | None:
-        """Run a job on a component; ``None`` if there are none of its service any more."""
+        """Run a job on a component; ``None`` if its service has no components any more."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             try:
@@ -91,7 +92,7 @@ class Reserved:
     async def _components_for(self, job: StepJob, wait: NodesWait) -> Components:
         """The components, once their nodes are granted.
 
-        :raises SlurmRefusal: if Slurm never grants them, and the job can run elsewhere
+        :raises SlurmRefusal: if Slurm never grants them, and the job has another target
         """
         if self._lock.locked() or not self._held or self._held[-1].over:
             wait.begin()
@@ -200,7 +201,7 @@ class Components:
 
     @property
     def over(self) -> bool:
-        """Whether a component has ended that was not released, or all are released."""
+        """Whether an unreleased component has ended, or all components are released."""
         return self._released.issuperset(self._free) or any(
             allocation.over
             for name, allocation in self._held
@@ -225,7 +226,7 @@ class Components:
             return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)
-            # An allocation that has ended is put back, too, since other jobs wait for it.
+            # Even an ended allocation is put back, since other jobs wait for it.
             free.put_nowait(allocation)
             self._give_released_back()
 
@@ -235,7 +236,7 @@ class Components:
         self._give_released_back()
 
     async def give_back(self) -> None:
-        """Give back all components at once."""
+        """Give back all components immediately."""
         for _, allocation in reversed(self._held):
             await allocation.give_back()
         await asyncio.gather(*self._tasks)

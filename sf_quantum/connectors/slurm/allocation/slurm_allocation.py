@@ -35,10 +35,10 @@ from sf_quantum.files import JSON
 from sf_quantum.slurm import ids, states
 from sf_quantum.slurm.squeue import QueueRow
 
-# Pause between two queries while an allocation that is ending is COMPLETING.
+# Pause between two queries while an ending allocation is COMPLETING.
 STATE_PAUSE_SECONDS = 0.2
 RETRY_SECONDS = 1.0
-# Pause between two looks whether a job has begun.
+# Pause between two checks whether a job has begun.
 BEGIN_SECONDS = 2.0
 
 
@@ -47,7 +47,7 @@ class SlurmAllocation:
 
     See :class:`~sf_quantum.connectors.slurm.allocation.step.Allocation`.
 
-    :ivar limit: its time limit, if that is shorter than its service's
+    :ivar limit: time limit of the allocation, if shorter than that of its service
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class SlurmAllocation:
     ) -> list[SlurmAllocation]:
         """Submit a job that only holds nodes, in a component for each service.
 
-        :param instead: see :meth:`SlurmService.words`
-        :raises SlurmRefusal: if Slurm refuses it
+        :param instead: see :func:`sf_quantum.connectors.slurm.sbatch_options.words`
+        :raises SlurmRefusal: if Slurm refuses the job
         """
         deployment = queue.deployment
         usages = [NodeUsage(deployment, service, strategy) for service in held]
@@ -111,11 +111,11 @@ class SlurmAllocation:
 
     @property
     def refusal(self) -> asyncio.Future[str]:
-        """Done once Slurm gives a reason for which it never grants the nodes."""
+        """The reason why Slurm never grants the nodes, once Slurm reports such a reason."""
         return self.own.pending.refusal
 
     def never_granted(self) -> SlurmRefusal:
-        """The error of a job that leaves nodes which Slurm never grants."""
+        """Return the error for a job whose nodes Slurm never grants."""
         reason = self.refusal.result()
         return SlurmRefusal(
             f"Slurm never starts {self.own.name}: {reason}", [self._service]
@@ -123,7 +123,7 @@ class SlurmAllocation:
 
     @property
     def over(self) -> bool:
-        """Whether it can run no more jobs."""
+        """Whether the allocation can run no more jobs."""
         return self._given_back or self._useless or self._has_ended
 
     @property
@@ -133,8 +133,8 @@ class SlurmAllocation:
     def lasts(self, length: JobLength) -> bool:
         """Whether its time limit, as far as known, suffices for a job.
 
-        True for an unused allocation with the time limit of its service, since a new one
-        would last no longer.
+        True for an unused allocation with the time limit of its service, since a new
+        allocation would last no longer.
         """
         if (end := self._short_end) is not None:
             return time.time() <= self.limit.latest_start(length.limit, end)
@@ -156,9 +156,10 @@ class SlurmAllocation:
     async def granted(self) -> SlurmAllocation:
         """Wait until the nodes are granted.
 
-        :raises WorkflowExecutionException: if it ends before; the message has the reason
-        :raises AllocationGone: if Slurm has lost its record of a heterogeneous one, which
-            the queue does not submit again
+        :raises WorkflowExecutionException: if the allocation ends before; the message has the
+            reason
+        :raises AllocationGone: if Slurm has lost its record of a heterogeneous allocation,
+            which the queue does not submit again
         """
         try:
             await asyncio.shield(self.leader.granted)
@@ -177,7 +178,7 @@ class SlurmAllocation:
     async def run(self, job: StepJob, requested: float) -> JobOutcome:
         """Run a job to its end.
 
-        :param requested: when the job requested nodes, epoch seconds
+        :param requested: time at which the job requested nodes, in epoch seconds
         :raises AllocationGone: if the allocation ended before the job began
         """
         self._used = True
@@ -209,7 +210,7 @@ class SlurmAllocation:
         return Step(self, job, latest)
 
     async def end_with(self, seconds: int) -> None:
-        """Tell Slurm when the allocation ends, once its last job has begun.
+        """Lower the allocation's time limit in Slurm, once its last job has begun.
 
         :param seconds: the time limit of the job, which ends itself before the allocation
         """
@@ -219,7 +220,7 @@ class SlurmAllocation:
                 continue
             row, file = self._row, shlex.quote(self._step.path("began"))
             text, _ = await self._login.ask(f"cat {file} && date +%s")
-            # 0 before the job has begun; there is no file once it has ended
+            # the file contains 0 before the job has begun, and is removed at its end
             now = re.fullmatch(r"[1-9][\d.]*\s+(\d+)\s*", text)
             if row is not None and row.started and now is not None:
                 break
@@ -245,7 +246,7 @@ class SlurmAllocation:
     async def _outcome(
         self, step: Step, job: StepJob, mark: JobMark
     ) -> JobOutcome | None:
-        """How a job ended.
+        """Return how a job ended.
 
         :returns: None if the job has to be started again
         :raises AllocationGone: if the allocation ended before the job began

@@ -1,4 +1,4 @@
-"""A step of an allocation: started with ``srun``, followed by its mark, cancelled."""
+"""A step of an allocation: its start with ``srun``, its mark, and its cancellation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Step:
         self._latest = latest
 
     def path(self, kind: str) -> str:
-        """Return the path of one of its files in the spool."""
+        """Return the path of a file of the step in the spool."""
         return scripts.path(self._login.spool, self.key, kind)
 
     async def run(self) -> JobMark:
@@ -78,9 +78,9 @@ class Step:
             ended.cancel()
 
     async def _left_mark(self) -> JobMark:
-        """The mark of a step whose ``srun`` has ended, too; a substitute if there is none.
+        """Return the mark of a step whose ``srun`` has also ended, or else a substitute.
 
-        :raises WorkflowExecutionException: if what is there is no mark
+        :raises WorkflowExecutionException: if the file is not a mark
         """
         # `began` is removed only when there is a mark
         command = f"""\

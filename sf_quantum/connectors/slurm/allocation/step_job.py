@@ -25,8 +25,8 @@ class StepJob:
 
     :param body: the job script
     :param stdout: a file, or None to return the output
-    :param stderr: a file, or None for that of ``stdout``
-    :param seconds: the time limit, None for that of the service
+    :param stderr: a file, or None for the file of ``stdout``
+    :param seconds: the time limit, None for the time limit of the service
     """
 
     name: str
@@ -50,7 +50,7 @@ class AllocationGone(Exception):
 
 
 def with_limit(job: StepJob, outcome: JobOutcome) -> JobOutcome:
-    """The outcome of a job whose script may have ended at its time limit."""
+    """Return an outcome, as a timeout if the job's script has ended at its time limit."""
     began, ended = outcome.started, outcome.ended
     if job.seconds is None or outcome.exit_code != scripts.LATE or not outcome.plain:
         return outcome

@@ -41,7 +41,7 @@ _TEMPORARY = re.compile(
     "problem talking to the database|can't be reached now|" r"submitjobs?\w*limit",
     re.IGNORECASE,
 )
-# a line of the same error, by which it is no temporary one
+# a line of such an error that shows that the error is not temporary
 _NO_CLUSTER = re.compile("No cluster .* known by database")
 # errors of srun(1) caused by the nodes and not by the job: slurm_errno.c
 _NODE_TROUBLE = re.compile(
@@ -55,7 +55,7 @@ _JOB_ID = re.compile(rf"^({ids.PATTERN})$", re.MULTILINE)
 
 
 class EndReason(StrEnum):
-    """Why a job ended, where this plugin infers the reason and Slurm gives none."""
+    """Reasons for the end of a job that this plugin infers if Slurm gives none."""
 
     NEVER_BEGAN = "there is no sign that its script began"
     FORGOTTEN = "Slurm no longer knows it, and it left no exit code"
@@ -73,8 +73,8 @@ class JobOutcome:
     :param signal: the number of the signal that ended the job, 0 for none
     :param started: None if the job never ran
     :param restarts: how many times Slurm has requeued the job
-    :param output: once it was read: the output unless it went to a file; for a failed job,
-        the outcome and the last lines of its errors
+    :param output: the output, once read, unless it went to a file; for a failed job, the
+        outcome and the last lines of its errors
     :param comment: text that distinguishes a job from another with the same id
     """
 
@@ -108,7 +108,7 @@ class JobOutcome:
         return cls(
             row.job,
             row.state,
-            row.reason.replace(" ", "_"),  # scontrol prints it so
+            row.reason.replace(" ", "_"),  # as scontrol prints it
             exit_code=row.status >> 8,
             signal=row.status & 0x7F,
             started=row.started,
@@ -185,7 +185,7 @@ def in_one_line(text: str) -> str:
 
 
 def scontrol(text: str, job: str) -> list[JobOutcome]:
-    """Read what :func:`scontrol_command` prints about a job, or the tasks of an array."""
+    """Read the output of :func:`scontrol_command` about a job, or the tasks of an array."""
     return [
         replace(
             _outcome(record, ids.cluster(job)),
@@ -199,7 +199,7 @@ def scontrol(text: str, job: str) -> list[JobOutcome]:
 
 def sacct(text: str, job: str) -> list[JobOutcome]:
     """Read the output of :func:`sacct_command`, one outcome for each task that has ended."""
-    # A record may stay at RUNNING for ever, if no controller knows the job any more.
+    # A record may stay at RUNNING without limit if no controller knows the job any more.
     return [
         _outcome(row, ids.cluster(job))
         for row in accounting.read(text)
@@ -208,7 +208,7 @@ def sacct(text: str, job: str) -> list[JobOutcome]:
 
 
 def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
-    """What both kinds of records have."""
+    """The outcome in the fields that both kinds of records have."""
     return JobOutcome(
         ids.of(record.job, cluster),
         record.state,
@@ -222,20 +222,20 @@ def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
 
 
 def is_foreign(comment: str, job_comment: str) -> bool:
-    """Whether a job is another than the one submitted with a comment.
+    """Whether a job is not the job that was submitted with ``job_comment``.
 
-    A controller that was killed may have lost the jobs of its last seconds, and gives their
-    ids to others. A site may have changed the comment.
+    A controller that was killed may have lost the jobs of its last seconds, and then reuses
+    their ids. A site may have changed the comment.
     """
     ours = comment.startswith("sfq:")
     return comment == NO_COMMENT or (ours and not comment.startswith(job_comment))
 
 
 def at(clusters: str, *jobs: str) -> str:
-    """The option that has a command of Slurm ask these clusters, with a space before it.
+    """The option with which a command of Slurm queries clusters, with a space before it.
 
-    :param clusters: separated by commas; empty for the login node's own
-    :param jobs: about which it is asked; other clusters of a federation may run them
+    :param clusters: names separated by commas; empty for the login node's own cluster
+    :param jobs: ids of the jobs in the query; other clusters of a federation may run them
     """
     if clusters:
         return f" -M {clusters}"
@@ -245,9 +245,9 @@ def at(clusters: str, *jobs: str) -> str:
 def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
     """The ``squeue`` command for jobs; for ``clusters`` see :func:`at`."""
     numbers = [*dict.fromkeys(map(ids.number, jobs))]
-    # below the header with its name is the output for a cluster
+    # the output for each cluster follows a header with its name
     header = "" if clusters else " --noheader"
-    # one id alone would be an error wherever it is unknown
+    # a single id would be an error on clusters that do not know it
     numbers *= 2 if clusters and len(numbers) == 1 else 1
     # The option --user is needed: if --jobs lists several, Slurm would send the jobs of
     # all users.
@@ -268,7 +268,7 @@ def scontrol_command(
 
 
 def next_job_command(cluster: str) -> str:
-    """The command that tells which id the next job will have."""
+    """The command that prints the id of the next job."""
     return f"plain timeout {PATIENCE_SECONDS} scontrol{at(cluster)} show config"
 
 

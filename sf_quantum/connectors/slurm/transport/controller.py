@@ -1,6 +1,6 @@
-"""What the driver asks of Slurm's controller, and how shell commands on the login node ask it.
+"""The driver's requests to Slurm's controller, and their form as commands on the login node.
 
-:class:`Controller` is the whole transport to Slurm: another one is another class.
+:class:`Controller` covers the whole transport to Slurm; each transport is a class.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from sf_quantum.slurm.squeue import QueueRow
 class Submission:
     """A job to submit.
 
-    :param key: the name of its files in the spool
+    :param key: name of the job's files in the spool
     :param script: the batch script
     :param comment: text by which the job is found in the queue if Slurm's reply is lost
-    :param note: what follows in the comment, quoted for the shell
+    :param note: rest of the comment, quoted for the shell
     :param options: options of ``sbatch``; as text, quoted for the shell
     :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submit_command.submission_command`
     :param clusters: clusters that the options name, separated by commas
@@ -64,34 +64,34 @@ class Controller(Protocol):
     Ids of jobs are those of :mod:`sf_quantum.slurm.ids`.
     """
 
-    #: whether jobs have to end themselves if nothing of the driver is left to cancel them
+    #: whether jobs have to end themselves if no process of the driver is left to cancel them
     jobs_end_themselves: bool
 
     async def submit(self, submission: Submission) -> str:
-        """Submit a job; repeated after a lost answer, it finds the same job.
+        """Submit a job; a repetition after a lost answer finds the same job.
 
         :returns: Slurm's id
-        :raises SubmissionFailed: if Slurm refuses the job; it has Slurm's message
+        :raises SubmissionFailed: if Slurm refuses the job, with Slurm's message
         """
 
     async def trouble(self) -> str:
-        """Why Slurm cannot be queried; empty if it can, or that is not known."""
+        """Why Slurm cannot be queried; empty if it can, or if the reason is unknown."""
 
     async def forget(self, key: str) -> bool:
-        """Have the next attempt submit a job that Slurm has lost; tells whether it will."""
+        """Make the next attempt submit a lost job again; return whether it will."""
 
     async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
-        """The states of jobs by job id, none for a job that Slurm does not know.
+        """The rows of jobs by job id; no rows for a job that Slurm does not know.
 
-        Without the jobs about which it did not answer.
+        Jobs about which Slurm did not answer are left out.
         """
 
     async def records(
         self, job: str, patience_seconds: float = answers.PATIENCE_SECONDS
     ) -> list[JobOutcome] | None:
-        """What Slurm knows of one job, of an array each task; None if it did not answer.
+        """Slurm's records of a job, one per task of an array; None if it did not answer.
 
-        Nothing if it does not know the job.
+        The list is empty if Slurm does not know the job.
         """
 
     async def next_job(self, job: str) -> int | None:
@@ -101,7 +101,7 @@ class Controller(Protocol):
         """
 
     async def accounted(self, job: str) -> list[JobOutcome]:
-        """What the accounting, if there is one, has of a job that has ended.
+        """The outcomes of a job that has ended in Slurm's accounting, if there is one.
 
         :raises WorkflowExecutionException: if the connection is lost
         """
@@ -116,7 +116,7 @@ class Controller(Protocol):
         """Cancel jobs, or components of jobs (``7+1``)."""
 
     async def sweep(self, key: str = "") -> bool:
-        """Cancel the queued jobs of this driver, or one; tells whether that is certain."""
+        """Cancel the queued jobs of this driver, or one; return whether that is certain."""
 
 
 class Commands:
@@ -126,7 +126,7 @@ class Commands:
 
     def __init__(self, login: LoginNode) -> None:
         self._login = login
-        # Clusters that are named for its jobs.
+        # Clusters that are named for jobs.
         self._named: set[str] = set()
         # whether the login node's own cluster is in a federation
         self._federated = False
@@ -184,7 +184,7 @@ class Commands:
         text, code = await self._login.ask(answers.squeue_command(jobs, clusters))
         if code == 0:
             return squeue.read(text, named=bool(clusters))
-        # an unknown id is an error only if it is the only one; of several, it is omitted
+        # an unknown id alone is an error; among several ids, it is omitted
         if not clusters and len(jobs) == 1 and answers.is_forgotten(text):
             return squeue.read("")
         reason = text or f"exit code {code}"
@@ -201,14 +201,14 @@ class Commands:
             if answers.is_forgotten(text):
                 continue
             records = answers.scontrol(text, job) if code == 0 else []
-            if not records:  # a text without a record is no answer
+            if not records:  # a text without a record is not an answer
                 return None
             outcomes += records
         tasks = ((one.slurm_job, one) for one in outcomes)
         return squeue.without_siblings(tasks, lambda one: one.state)
 
     async def next_job(self, job: str) -> int | None:
-        if ids.is_federated(job):  # each of the clusters counts its own
+        if ids.is_federated(job):  # each cluster of a federation has its own next id
             return None
         command = answers.next_job_command(ids.cluster(job))
         text, code = await self._login.run(command)
@@ -264,7 +264,7 @@ class Commands:
         return False
 
     def _where(self, job: str) -> list[str]:
-        """The clusters that may know a job, "" for the login node's own."""
+        """The clusters that may know a job, "" for the login node's own cluster."""
         if not ids.is_federated(job):
             return [ids.cluster(job)]
         return [""] if self._federated else sorted(self._named)

@@ -29,9 +29,10 @@ P = ParamSpec("P")
 RETRY_SECONDS = 1.0
 CLOSE_SECONDS = 5
 # A server allows ten sessions on a connection by default (MaxSessions of sshd_config(5)), and
-# StreamFlow uses others. After a refused session, StreamFlow opens none for five seconds.
+# StreamFlow uses some. After a refused session, StreamFlow opens none for five seconds.
 MAX_SESSIONS = 4
-# A command that takes longer does not keep others waiting, such as the cancellation of a job.
+# Longest wait for one of these, since long commands must not delay others, such as the
+# cancellation of a job.
 SESSION_PATIENCE_SECONDS = 3.0
 _sessions_of: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
     WeakKeyDictionary()
@@ -40,8 +41,8 @@ _sessions_of: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
 READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
 # A shell function that cancels jobs; its first argument is the option for their clusters.
-# A cluster of a federation may start a job just when that of its submission cancels it. Under
-# Slurm 22.05 it then runs on, and only a request to the cluster that runs it ends it.
+# A cluster of a federation may start a job just when the cluster of its submission cancels it.
+# With Slurm 22.05, the job then runs until the cluster that runs it is requested to end it.
 CANCEL_JOBS = f"""\
 cancel() {{
   where=$1; shift
@@ -58,9 +59,9 @@ cancel() {{
     done
   return $code
 }}"""
-# The first line ends what banners and profiles of the login node print. If the last one is
-# missing, the connection was lost. The exit code does not show that: sbatch has the same one
-# for a wrong option as ssh has for a broken connection.
+# The first line ends the output of banners and profiles of the login node. If the last line
+# is missing, the connection was lost. The exit code does not show this: sbatch exits with the
+# same code for a wrong option as ssh for a broken connection.
 _ANSWER = re.compile(
     r".*?^sfq begins\n(.*)^sfq ended with (\d+)(?:\n.*)?", re.DOTALL | re.MULTILINE
 )
@@ -87,7 +88,7 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
 
 
 def is_too_long(command: str) -> bool:
-    """Whether a command exceeds an argument of ``sh -c``, quoted twice as by connectors."""
+    """Whether a command is too long for ``sh -c`` when connectors have quoted it twice."""
     return len(shlex.quote(shlex.quote(command)).encode()) > _ARGUMENT_BYTES
 
 
@@ -119,8 +120,8 @@ class LoginNode:
         """Run a shell command in a separate session, so that commands run concurrently.
 
         The command continues if the caller is cancelled: StreamFlow's SSH connector does
-        not recover from a cancelled connection attempt. One that is too long for an argument
-        travels as a file.
+        not recover from a cancelled connection attempt. A command that is too long for an
+        argument is sent as a file.
 
         :returns: the output, stderr included, and the exit code
         :raises WorkflowExecutionException: if the login node cannot be reached, or the
@@ -147,7 +148,7 @@ class LoginNode:
         return answer[1].strip(), int(answer[2])
 
     async def _here(self, script: str) -> str:
-        # a connector would start one shell more, and parse the script before
+        # a connector would start another shell, which would parse the script first
         process = await asyncio.create_subprocess_exec(
             *("sh", "-c", script),
             env=os.environ | self.location.environment,
@@ -169,7 +170,7 @@ class LoginNode:
     async def _opening(self) -> Callable[..., None]:
         """Wait until a session may be opened.
 
-        :returns: what is to be called when it has ended
+        :returns: function to call when the session has ended
         """
         try:
             async with asyncio.timeout(SESSION_PATIENCE_SECONDS):
@@ -179,7 +180,7 @@ class LoginNode:
         return lambda *_: self._sessions.release()
 
     async def write(self, file: str, content: bytes) -> None:
-        """Write a file of mode 0600; an incomplete one is removed.
+        """Write a file of mode 0600; an incomplete file is removed.
 
         The content goes through a pipe, since ``ps`` and logs show command lines.
 
@@ -189,7 +190,7 @@ class LoginNode:
         script = (
             f"umask 077; f={shlex.quote(file)}; t=$f.$$; "
             f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || "
-            # what is not read would break the pipe
+            # unread input would break the pipe
             "{ rm -f $t; cat >/dev/null; }"
         )
         ended = await self._opening()
@@ -204,7 +205,7 @@ class LoginNode:
             ended()
 
     async def spooled(self, command: str) -> str:
-        """Write a command to a file of the spool; return one that reads it."""
+        """Write a command to a file of the spool; return a command that runs the file."""
         file = scripts.path(self.spool, uuid.uuid4().hex, "command")
         for pause in backoff.CLUSTER.pauses():
             with suppress(WorkflowExecutionException):
@@ -223,7 +224,7 @@ class LoginNode:
             return str(error), scripts.UNKNOWN
 
     async def read(self, command: str) -> str:
-        """The output of a command, which is run again if it fails.
+        """Return the output of a command, which is run again if it fails.
 
         :raises WorkflowExecutionException: if it fails several times
         """

@@ -1,4 +1,4 @@
-"""Calls of the same command that come at the same time, run as one."""
+"""Concurrent calls of the same command, run as one."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Paced(Generic[T]):
         self._seconds = seconds
         self._burst = burst_seconds
         self._alone = asyncio.Lock()
-        # the one that has not begun, if it is wanted
+        # the run that was requested, but has not begun
         self._next: asyncio.Task[T] | None = None
         self._due = 0.0
-        #: whether it does not matter how often it runs
+        #: whether the rate is not limited
         self.hurried = False
 
     async def __call__(self) -> T:
-        """The answer of work that begins from now on."""
+        """Return the result of work that begins after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
         return await asyncio.shield(self._next)

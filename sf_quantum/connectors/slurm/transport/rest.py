@@ -38,18 +38,18 @@ from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
-#: Script with which :class:`SpoolShell` waits for the jobs that still run: they write the
-#: time to the spool until they too have noticed the driver's end. The guardian cancels all.
+#: Script with which :class:`SpoolShell` waits for jobs that still run: they write the time to
+#: the spool until they also notice the driver's end. The guardian cancels the jobs.
 CANCEL = """\
   n=0
   while [ $n -lt 60 ] && [ -n "$(find "$d" -name '*.now' -mmin -0.3 2>/dev/null)" ]; do
     n=$((n + 1)); sleep 2
   done"""
-# slurmrestd passes nothing of the driver's environment on
+# slurmrestd does not pass on the driver's environment
 _ENVIRONMENT: dict[str, JSON] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 # slurm_errno.h: an accounting policy forbids the job, or one more job
 _POLICY = 2050
-# what the options are called in the API, which reads their values as sbatch does
+# names of the options in the API, which reads their values as sbatch does
 _OPTIONS = {
     "account": "account",
     "begin": "begin_time",
@@ -98,7 +98,7 @@ _FLAGS: dict[str, dict[str, JSON]] = {
         "environment": {"SLURM_GET_USER_ENV": "1"},
     },
 }
-#: what a user reads of a strategy that is not possible
+#: Refusal of a strategy that slurmrestd does not support, and its remedy.
 ALLOCATION = (
     "elastic and reserved start steps with srun, which slurmrestd cannot do",
     "write allocation: per-step",
@@ -111,7 +111,7 @@ DIRECTIVES = (
 
 
 def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    """The options of ``sbatch`` that cannot be passed on: each with what is wrong and right."""
+    """The options of ``sbatch`` that cannot be passed on, each with error and remedy."""
     for key, value in options.items():
         if value and key not in {*_OPTIONS, *_FLAGS, "comment"}:
             accepted = ", ".join(sorted({*_OPTIONS, *_FLAGS, "comment"}))
@@ -161,7 +161,7 @@ class Rest:
         try:
             return self._client.submit(submission.script, properties)
         except RestError as error:
-            # whether it is a limit on the number of jobs is not told
+            # the error does not show whether it is a limit on the number of jobs
             if error.number == _POLICY and self._client.has_jobs():
                 raise RestError(str(error), temporary=True) from error
             raise
@@ -188,7 +188,7 @@ class Rest:
         return ids.found(text, "") if code == 0 and ids.is_id(text) else None
 
     async def trouble(self) -> str:
-        return ""  # its requests have a time limit, and say why they failed
+        return ""  # requests have a time limit, and their errors state the cause
 
     async def forget(self, key: str) -> bool:
         return key in self._tried
@@ -213,7 +213,7 @@ class Rest:
         return None
 
     async def next_job(self, job: str) -> int | None:
-        # the API does not tell it
+        # the API does not report this id
         return None
 
     async def accounted(self, job: str) -> list[JobOutcome]:

@@ -1,6 +1,6 @@
-"""Slurm's REST API as ``slurmrestd`` speaks it, and the token for it.
+"""A client of ``slurmrestd``, Slurm's REST API, and the token for it.
 
-The guardian of a driver uses it as well, so it does not import StreamFlow.
+The guardian of a driver also uses this module, so it must not import StreamFlow.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-# Versions of the API, the preferred one first. Slurm 26.05 has it, releases since 24.11
-# the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last; earlier versions
-# lack keys of jobs. Each release of Slurm drops the oldest version that it has.
+# Versions of the API, the preferred version first. Slurm 26.05 has the first, releases
+# since 24.11 have the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last;
+# earlier versions lack keys of jobs. Each release of Slurm drops its oldest version.
 VERSIONS = ("v0.0.45", "v0.0.42", "v0.0.40", rest_job.OLDEST_VERSION)
 REQUEST_SECONDS = 20.0
 # Time limit of the command that prints a token.
 COMMAND_SECONDS = 30.0
 # a token is renewed this long before it expires, or in the last quarter of its life
 RENEW_SECONDS = 10.0
-# Pause between two lists of the jobs that are to be gone, and how many consecutive
-# lists have to be empty: a job that was being submitted appears late.
+# Pause between two lists of the jobs to cancel, and number of consecutive lists that have
+# to be empty: a job that was being submitted appears late.
 SWEEP_PAUSE_SECONDS = 1.0
 SWEEPS = 3
 # `scontrol token` prints this in front of the token
 _PREFIX = "SLURM_JWT="
 # slurm_errno.h: invalid job id
 _NO_JOB = 2017
-# 22.05 does not tell that a token is refused or has expired: these are an unspecified error,
-# zero bytes transmitted and, from slurmdbd, a protocol authentication error
+# 22.05 does not report that a token is refused or has expired: it returns an unspecified
+# error, zero bytes transmitted or, from slurmdbd, a protocol authentication error
 _PERHAPS_TOKEN = frozenset({-1, 5005, 1007})
-# a single job takes as long as seven in a list: 2.2 ms and 0.3 ms each
+# a query of a single job takes as long as seven jobs in a list: 2.2 ms, and 0.3 ms each
 _LIST_RATIO = 7
 
 
 class RestError(QuantumError):
     """A request to ``slurmrestd`` has failed.
 
-    :param temporary: whether it may succeed later; it may have been carried out
+    :param temporary: whether a retry may succeed; the request may have been carried out
     :param number: Slurm's error number, 0 if there is none
-    :param job: id of the job that was submitted all the same, if any
+    :param job: id of a job that was submitted despite the error, if any
     """
 
     def __init__(
@@ -79,10 +79,11 @@ class RestError(QuantumError):
 
 
 class Token:
-    """A JSON Web Token that is renewed by others.
+    """A JSON Web Token, which is renewed outside of the driver.
 
-    :param file: file with the token; read for each request
-    :param command: prints the token; run again before it expires or if it is refused
+    :param file: file with the token; it is read for each request
+    :param command: command that prints the token; it is run again before the token expires,
+        or if the token is refused
     """
 
     def __init__(self, file: str | None, command: str | None) -> None:
@@ -95,7 +96,7 @@ class Token:
     def get(self) -> str:
         """The token.
 
-        :raises RestError: if it cannot be read
+        :raises RestError: if the token cannot be read
         """
         with self._lock:
             if self._file:
@@ -105,7 +106,7 @@ class Token:
             return self._value
 
     def refused(self, value: str) -> str:
-        """Note that a request with it has failed; tells what is known of the reason."""
+        """Note that a request with a token has failed; return the reason, if it is known."""
         with self._lock:
             if self._value == value:
                 self._value = ""
@@ -150,13 +151,13 @@ class Token:
 
 
 def _moment(value: JSON) -> float:
-    # A token that expires in a million years has no end to wait for.
+    # A token that expires in a million years is treated like one without an end.
     return number(value) or 0.0
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of a JSON Web Token (RFC 7519, and Slurm's ``sun``: its user)."""
+    """The claims of a JSON Web Token (RFC 7519, and Slurm's ``sun``, the user)."""
 
     sun: str = ""
     exp: Annotated[float, _moment] = 0.0
@@ -188,7 +189,7 @@ class Settings:
 
     @classmethod
     def read(cls, config: Mapping[str, JSON], folder: Path) -> Settings:
-        """Read the key as its schema describes it; a file with mistakes has less of it.
+        """Read the key as its schema describes it; an invalid file may lack parts of it.
 
         :param folder: the base of a relative path
         """
@@ -212,9 +213,9 @@ class Slurmrestd:
         self.token = Token(settings.token_file, settings.token_command)
         self._user = settings.user
         self._http = KeptClient(settings.url, {})
-        # how many jobs the latest list had
+        # number of jobs in the latest list
         self._listed = 0
-        # the first of them is used; those that the daemon lacks are removed
+        # the first version is used; versions that the daemon lacks are removed
         self._versions: Sequence[str] = VERSIONS
 
     def jobs(self) -> list[RestJob]:
@@ -227,7 +228,7 @@ class Slurmrestd:
         return jobs
 
     def job(self, job: str) -> list[RestJob]:
-        """One job, nothing if Slurm does not know it."""
+        """Return a list of one job; empty if Slurm does not know the job."""
         try:
             return self._request(_Jobs, "GET", f"slurm/{{}}/job/{job}").jobs
         except RestError as error:
@@ -236,14 +237,14 @@ class Slurmrestd:
             raise
 
     def some(self, jobs: Iterable[str]) -> list[RestJob]:
-        """Those of some jobs that Slurm knows: by one list, or singly if that is quicker."""
+        """Return the jobs that Slurm knows: from one list, or one at a time if faster."""
         asked = {*jobs}
         if len(asked) == 1 or len(asked) * _LIST_RATIO < self._listed:
             return [one for job in asked for one in self.job(job)]
         return [one for one in self.jobs() if one.row.job in asked]
 
     def active(self, comment: str) -> list[str]:
-        """The ids of the jobs whose comment begins so, and that have not ended."""
+        """Return the ids of unfinished jobs whose comment begins with ``comment``."""
         return [
             one.row.job
             for one in self.jobs()
@@ -258,7 +259,7 @@ class Slurmrestd:
         )
 
     def partitions(self) -> dict[str, Partition]:
-        """The partitions by name, with numbers of nodes alone."""
+        """The partitions by name, with only their numbers of nodes."""
         reply = self._request(_Partitions, "GET", "slurm/{}/partitions")
         return {
             one.name: Partition(one.name, False, (NodeKind(one.node_count),))
@@ -266,7 +267,7 @@ class Slurmrestd:
         }
 
     def accounted(self, job: str) -> list[JobOutcome]:
-        """What slurmdbd has of a job."""
+        """Return the outcomes of a job that slurmdbd has recorded."""
         reply = self._request(_AccountedJobs, "GET", f"slurmdb/{{}}/job/{job}")
         return [outcome for one in reply.jobs if (outcome := one.outcome)]
 
@@ -283,7 +284,7 @@ class Slurmrestd:
         try:
             reply = self._request(_Reply, "POST", "slurm/{}/job/submit", content)
         except RestError as error:
-            if error.job:  # v0.0.42 leaves out what it does not understand
+            if error.job:  # v0.0.42 submits a job without what it does not understand
                 self.cancel(error.job)
             raise
         if not reply.job_id:
@@ -313,12 +314,12 @@ class Slurmrestd:
             versions = self._versions
             full = f"/{path.format(versions[0])}"
             answer, status = self._exchange(method, full, content(versions[0]))
-            # The daemon lacks this version; an unknown job has an error of Slurm's
+            # The daemon lacks this version; for an unknown job, the answer is Slurm's error
             if status == 404 and answer is None and len(versions) > 1:
                 self._versions = versions[1:]
                 continue
             if answer is None or status >= 300:
-                # a gateway in front of slurmrestd may answer in JSON as well
+                # a gateway in front of slurmrestd may also answer in JSON
                 text = f"slurmrestd returned HTTP status {status} for {full}"
                 raise RestError(text, temporary=status != 404)
             try:
@@ -328,7 +329,7 @@ class Slurmrestd:
                 raise RestError(text, temporary=True) from error
 
     def _exchange(self, method: str, path: str, content: JSON) -> tuple[JSON, int]:
-        """Return an answer without errors, ``None`` if it is not Slurm's, and its status."""
+        """Return an answer without errors (``None`` if it is not Slurm's) and the status."""
         token = self.token.get()
         headers = {
             "Content-Type": "application/json",
@@ -376,9 +377,10 @@ class Slurmrestd:
 
 
 def sweep(settings: Mapping[str, JSON], comment: str, seconds: float) -> None:
-    """Cancel the jobs whose comment begins so until none is left, within a time limit.
+    """Cancel the jobs whose comment begins with ``comment`` until none is left.
 
     :param settings: the fields of :class:`Settings`
+    :param seconds: time limit
     """
     deadline, quiet = Deadline(seconds), 0
     texts = {key: None if text is None else str(text) for key, text in settings.items()}
@@ -408,7 +410,7 @@ class _Error:
 
 @dataclass(frozen=True)
 class _Reply:
-    """What every answer may have; the id is that of a job that was submitted."""
+    """The fields that any answer may have; the id is that of a submitted job."""
 
     errors: tuple[_Error, ...] = ()
     job_id: Number = None
@@ -430,14 +432,14 @@ class _Nodes:
 
 
 def _total(value: JSON) -> int | None:
-    # In v0.0.38, these are the names of the nodes.
+    # In v0.0.38, the value is the names of the nodes.
     return structs.read(_Nodes, value).total if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True)
 class _Partition:
     name: str
-    # v0.0.38 has the first of these fields, and later versions have the other.
+    # v0.0.38 has the first of these fields; later versions have the second.
     total_nodes: Number = None
     nodes: Annotated[int | None, _total] = None
 

@@ -1,8 +1,8 @@
 """The shell on the login node that reports marks in the spool, and cleans up.
 
-It stays open and reports the marks to the driver. When its input ends, because the driver has
-ended or the connection is lost, it cancels all jobs that the driver submitted. This works however
-the driver ends, and over SSH as well.
+The shell stays open and reports the marks to the driver. When its input ends, because the
+driver has ended or the connection is lost, it cancels all jobs that the driver submitted. This
+works regardless of how the driver ends, and also over SSH.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 
 LOOK_SECONDS = 2.0
-# Each pause is a process on the login node, unless the driver runs there. While nothing
-# happens, pauses grow with the time, so the end of a job is seen at most this part of it
-# too late.
+# Each pause is a process on the login node, unless the driver runs there. Pauses grow with
+# the time since the latest event: the end of a job is noticed late by at most this part of
+# that time.
 LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS = 0.1, 0.5
 LOOK_PAUSE_PART, LOCAL_LOOK_PAUSE_PART = 0.02, 0.01
 # how long the shell waits for a driver that has lost its connection to reconnect
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
 ANSWER_SECONDS = 60
-# how often the shell tries to remove the spool, for about a minute
+# how many times the shell tries to remove the spool, for about a minute
 REMOVALS = 600
 # StreamFlow kills a local shell after five seconds
 END_SECONDS = 8
 #: A sed script that reads lines of the queue with the id, state and comment of a job.
-#: It prints the id if the job is of the driver's run, or of one of its jobs. A revoked
-#: job runs on another cluster.
+#: It prints the id if the job belongs to the driver's run, or is a given job of this run. A
+#: revoked job runs on another cluster.
 OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
 # A job that was being submitted appears late in the queue, so the queue must be empty several
-# times in a row. A cluster that is gone would let each `squeue` wait for minutes.
+# consecutive times. If a cluster is down, each `squeue` would wait for minutes.
 _CANCEL = """\
   n=0 quiet=0 heard=$(date +%s)
   while [ $n -lt 60 ] && [ $quiet -lt 3 ] &&
@@ -61,7 +61,7 @@ _CANCEL = """\
     [ -z "$answered" ] || heard=$(date +%s)
     n=$((n + 1)); sleep 0.5
   done"""
-# A shell with a successor leaves the cleaning up to it.
+# A shell that has a successor leaves the clean-up to it.
 _SETUP = """\
 {plain}
 {cancelling}
@@ -104,7 +104,7 @@ class SpoolShell:
     """The shell, for one run of a deployment.
 
     :param cancel: shell commands that end the driver's jobs after the driver's end; by
-        default those of Slurm
+        default Slurm's commands
     """
 
     def __init__(self, login: LoginNode, cancel: str = "") -> None:
@@ -116,7 +116,7 @@ class SpoolShell:
         self._shell: Shell | None = None
         # whether a remote shell is reading marks
         self._looking = False
-        # Held while a shell is opened: if two were, one would be forgotten, and keep
+        # Held while a shell is opened: of two opened shells, one would be forgotten and keep
         # running.
         self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
@@ -125,8 +125,8 @@ class SpoolShell:
     async def look(self, quiet_seconds: float | None) -> list[JobMark]:
         """Update the driver's sign of life in the spool, and read the new marks.
 
-        :param quiet_seconds: wait up to :data:`LOOK_SECONDS` for a mark, after so long
-            without one; do not wait if None
+        :param quiet_seconds: seconds since the latest event; the call then waits for a mark
+            for up to :data:`LOOK_SECONDS`. None to return immediately
         """
         part = LOCAL_LOOK_PAUSE_PART if self.login.local else LOOK_PAUSE_PART
         pause = part * (quiet_seconds or 0.0)
@@ -138,7 +138,7 @@ class SpoolShell:
             polls = 0
         seen = " ".join(shlex.quote(file) for file in self._seen)
         try:
-            # the rest of an interrupted answer would be read as the beginning of the next
+            # the rest of an interrupted answer would be taken for the next answer
             text = await asyncio.shield(
                 self._execute(f"look {polls} {pause:.2f} {seen}")
             )
@@ -153,10 +153,10 @@ class SpoolShell:
             return []
         marks = scripts.marks(text)
         if text and not marks:
-            # an invalid mark is not removed, and would be read again at once
+            # an invalid mark is not removed, and would be read again immediately
             await asyncio.sleep(login.RETRY_SECONDS)
         # The scripts of the jobs are removed with the marks: one `rm` here saves one in
-        # each.
+        # each job.
         self._seen = [
             scripts.path(self.login.spool, mark.key, kind)
             for mark in marks
@@ -173,13 +173,13 @@ class SpoolShell:
     def _has_mark(self) -> bool:
         with suppress(
             OSError
-        ):  # the shell makes the spool, and says what is wrong with it
+        ):  # the shell makes the spool, and reports errors about it
             return any(name.endswith(".mark") for name in os.listdir(self.login.spool))
         return False
 
     async def close(self) -> None:
         """End the shell and remove the spool."""
-        # The removal goes on in the background if the shell is killed meanwhile.
+        # The removal continues in the background if the shell is killed meanwhile.
         background = "(remove) </dev/null >/dev/null 2>&1 & wait $!"
         await self._finish(f"trap - EXIT; {background}")
 
@@ -194,7 +194,7 @@ class SpoolShell:
             return
         with suppress(WorkflowExecutionException, TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
-                if self._looking:  # it may be waiting for marks
+                if self._looking:  # the shell may be waiting for marks
                     await self.login.run(f": >{shlex.quote(self.login.spool)}/stop")
                 with login.reaching(self.login.location):
                     await shell.execute([last], capture_output=True)
@@ -220,7 +220,7 @@ class SpoolShell:
             # connectors return the same shell for the same command, even if it hangs
             words = ["env", "-u", guardian.MARKER, f"{guardian.OUTLIVES}={me}", "sh"]
             if self.login.local:
-                # whoever kills the driver's process group does not kill it
+                # a signal to the driver's process group does not end the shell
                 words.insert(-1, "setsid")
             shell = await self.login.connector.get_shell(words, self.login.location)
             setup = _SETUP.format(

@@ -1,4 +1,4 @@
-"""The shell command that submits a job, which is idempotent: repeated, it finds the same job."""
+"""The idempotent shell command that submits a job: a repetition finds the same job."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ fi
 echo "$id" >"$f"id
 echo "$id"
 """
-# The comment differs from that of `sbatch`: an attempt without nodes leaves a failed job in the
-# queue and in the accounting. It must not be taken for the submitted one, and is not made
-# unless Slurm would start the job now. `sbatch` is used where environment variables set its
-# options.
+# The comment differs from that of `sbatch`: an attempt that gets no nodes leaves a failed job
+# in the queue and in the accounting, which must not be taken for the submitted job. The
+# attempt is made only if Slurm would start the job now. `sbatch` is used if environment
+# variables set its options.
 _AT_ONCE = r"""
 id=${{id%%;*}}
 # 0 while Slurm lists the allocation, 1 once it does not; 2 without an answer
@@ -128,7 +128,7 @@ elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up
 fi"""
 #: An allocation is cancelled after this time without a sign of life of its script.
 SILENT_SECONDS = 120
-#: How long the shell waits for a command about an allocation, and tries to give one back.
+#: Longest wait of the shell for a command about an allocation, or for an allocation's end.
 PATIENCE_SECONDS = 60
 
 
@@ -148,7 +148,7 @@ def submission_command(
     If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
     its unique comment in the queue before its script has begun.
 
-    :param note: what follows in the comment, quoted for the shell
+    :param note: rest of the comment, quoted for the shell
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
         next cycle of Slurm's scheduler; the script then runs as a step
@@ -171,7 +171,7 @@ def submission_command(
             **common,
         )
     named = " ".join(f"--clusters={one}" for one in clusters)
-    # The login node's shell can find the clusters before there is a job.
+    # The clusters are recorded first, so that the login node's shell can find the job.
     record = f"""printf '%s\\n' {named} >>"${{f%/*}}/clusters" || exit {scripts.UNKNOWN}\n  """
     file = shlex.quote(scripts.path(spool, key, ""))
     return _SUBMISSION.format(
