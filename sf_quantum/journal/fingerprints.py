@@ -101,7 +101,7 @@ class CommandDigests:
         return _digest([text, programs, variables, __version__]), "runtime" in text
 
     def _program(self, word: str) -> str:
-        """The path and digest of a program or script on this machine; empty for other words."""
+        """The path and digest of a program or script on this machine; empty if it is none."""
         path = os.path.expandvars(os.path.expanduser(word))
         path = shutil.which(path) or path
         if path not in self._programs:
