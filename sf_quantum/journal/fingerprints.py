@@ -176,7 +176,8 @@ def _files(layers: Sequence[JSON], folder: str) -> Iterator[JSON]:
     """The contents of the files that layers name, such as templates and images."""
     for layer in layers:
         type_, *settings = listing(layer)
-        if type_ in PLACES or not str(type_).startswith("sfq."):  # QPUs' files are tokens
+        # the files of QPUs are tokens
+        if type_ in PLACES or not str(type_).startswith("sfq."):
             for text in _texts(settings):
                 with suppress(OSError, ValueError):
                     path = os.path.join(folder, text)

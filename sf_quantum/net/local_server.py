@@ -41,7 +41,7 @@ class _Reader(io.RawIOBase):
         try:
             return self._connection.recv_into(buffer)
         finally:
-            self._connection.settimeout(self._seconds)  # the limit for sending the answer
+            self._connection.settimeout(self._seconds)  # for the answer
 
 
 class TimedHandler(BaseHTTPRequestHandler):
