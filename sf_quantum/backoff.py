@@ -1,4 +1,4 @@
-"""How long each loop of this package waits before it tries or asks again.
+"""How long each loop of this package waits before it retries or polls again.
 
 Libraries such as tenacity repeat a call until it succeeds. The loops of this package also
 wait for events, and go back to the first pause when there is progress, so they use only

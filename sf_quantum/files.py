@@ -18,7 +18,7 @@ from sf_quantum.errors import InputError, QuantumError
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 # A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
 KeyPath: TypeAlias = tuple[int | str, ...]
-# Times and amounts up to this one can be added, rounded and drawn.
+# Times and amounts up to this number can be added, rounded and drawn.
 MAX_NUMBER = 1e12
 # Deepest JSON that is read; Python's own functions fail at about 1,000.
 MAX_NESTING = 200
@@ -202,7 +202,7 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
 
 
 def mapping(value: JSON) -> dict[str, JSON]:
-    """Return the value if it is a mapping, else an empty one."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 

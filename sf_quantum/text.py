@@ -49,7 +49,7 @@ def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
 
 
 def csv_cell(value: T) -> T | str:
-    """Mark text that a spreadsheet would interpret as a formula as text."""
+    """Prefix text that a spreadsheet would interpret as a formula, so that it stays text."""
     formula = isinstance(value, str) and value.startswith(_FORMULAS)
     return f"'{value}" if formula else value
 

@@ -41,7 +41,7 @@ _KEY = "[key]"  # last part of the location if the key itself is invalid (pydant
 
 
 def empty_mapping(content: JSON) -> JSON:
-    """Replace a missing value with ``{}``, as if all keys of a section are commented out."""
+    """Replace a missing value, such as a section with all keys commented out, with ``{}``."""
     return {} if content is None else content
 
 

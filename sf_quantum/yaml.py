@@ -66,7 +66,7 @@ class Parsed:
     """A document, and where its values are.
 
     :param content: value of the document; all keys are text
-    :param lines: line of each key and item, counted from 1; ``()`` is the document's
+    :param lines: line of each key and item, counted from 1; ``()`` is the document itself
     """
 
     content: JSON

@@ -1,4 +1,4 @@
-"""The guardian: a process that cleans up after its driver, however the driver ends.
+"""The guardian: a process that cleans up after its driver, even if the driver is killed.
 
 The driver (``streamflow run``) holds the write end of a pipe, the guardian the read end.
 When the driver ends, even by SIGINT, SIGTERM or SIGKILL, the pipe is closed. The guardian
@@ -137,7 +137,7 @@ def end_processes(name: str) -> None:
 def _limit(name: str) -> int:
     """The soft limit on real-time computing that marks the processes of a driver.
 
-    The value, in microseconds, is tens of thousands of years, so it limits nothing.
+    The value, in microseconds, is over 70,000 years, so it limits nothing.
     """
     digest = hashlib.sha256(name.encode()).digest()
     return (1 << 61) + (int.from_bytes(digest[:8]) >> 3)

@@ -9,7 +9,7 @@ step writes. :func:`install` replaces functions and methods of StreamFlow for th
 - ``linkMerge`` of a single source is ignored, ``merge_nested`` of a list of one has no effect,
   and ``merge_flattened`` flattens all levels, and sorts the results of a ``flat_crossproduct``
   by their last index. A source that is listed twice is merged once.
-- Fields of a record without a name have wrong names if the tool is written in its step.
+- Fields of a record without a name have wrong names if the tool is embedded in its step.
 - The items of a list are not quoted on a command line.
 - The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
   which later steps run once more, and which may be the workflow's result.
@@ -154,7 +154,7 @@ def _forward(workflow: CWLWorkflow, output: str, source: Port, port: Port) -> No
     step = workflow.create_step(
         cls=ForwardTransformer, name=f"{output}-source-forward-transformer"
     )
-    # The end of an iteration is passed on by the name of its port.
+    # The end of an iteration is passed on to the output port with the input port's name.
     step.add_input_port(posixpath.basename(output), source)
     step.add_output_port(posixpath.basename(output), port)
 

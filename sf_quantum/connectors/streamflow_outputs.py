@@ -126,7 +126,7 @@ async def _execute_command(
     if isinstance(output, cwl.CWLCommandOutput) and isinstance(output.value, str):
         # In CWL, a command's standard output is an output only by way of a file.
         output = output.update(None)
-    # CWL's WorkReuse: the subclass overrides the method that is replaced here for it
+    # CWL's WorkReuse, for which CWLExecuteStep overrides the method that is replaced here
     reusable = self._is_recoverable(job) if isinstance(self, CWLExecuteStep) else True
     collected = await asyncio.gather(
         *(

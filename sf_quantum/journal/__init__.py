@@ -141,8 +141,8 @@ class Journal:
     def first(self) -> Path:
         """The journal of the first run that this one resumes, or its own journal.
 
-        A run that was killed or stopped is resumed by the next run of its StreamFlow file;
-        a run that failed, by one with ``resumes``; a run that completed is not.
+        The next run of a StreamFlow file resumes a run that was killed or stopped, and with
+        ``resumes`` also a run that failed, but not a run that completed.
         """
         origin = self.path
         for run in self.predecessors():

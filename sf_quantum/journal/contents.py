@@ -1,4 +1,4 @@
-"""The contents of a folder as a digest, on this machine or by a shell on another one."""
+"""The contents of a folder as a digest, on this machine or with a shell on another machine."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Reuse:
         self._commands.add(name, parameters)
         command = mapping(mapping(parameters.get("command")).get("params"))
         if command.get("inplace_update"):
-            # it may write to the outputs of other jobs: links would change earlier runs'
+            # it may write to other jobs' outputs: links would change those of earlier runs
             self._placing = _COPY
 
     def outputs(

@@ -84,7 +84,7 @@ class MalleableJob:
         return f"sfq-nodes-{self.id}"
 
     def shrink(self, keep: int) -> None:
-        """Give back all but ``keep`` nodes, including this process's and the batch script's.
+        """Give back all but ``keep`` nodes; keep this process's and the batch script's nodes.
 
         :raises InputError: if more nodes must be kept, or steps run on the others
         :raises SlurmError: if Slurm refuses; some nodes may then have been given back, but
@@ -133,7 +133,7 @@ class MalleableJob:
 
     def _check_shared(self, kept: list[str]) -> None:
         # Slurm 22.05 may count a node that an exclusive job gives back as in use until
-        # slurmctld starts again
+        # slurmctld is restarted
         resized = [
             one.job
             for one in self.nodes.allocations
@@ -221,7 +221,8 @@ class MalleableJob:
     ) -> None:
         if self._allocated(missing, deadline, stop) or missing == 1 or stop.is_set():
             return
-        # A new job: reduced to a range, the first would get the fewest nodes with its CPUs.
+        # This is a new job: if the first job were reduced to a range of nodes, it would get
+        # the fewest nodes that have its CPUs.
         fewer = f"--nodes=1-{missing}"
         self._allocated(missing, Deadline(_LOWERED_SECONDS), stop, fewer)
 

@@ -151,8 +151,8 @@ def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
     """Join the small parts of an answer as they arrive.
 
     A process reads at most :data:`LARGE_AT_ONCE` large answers concurrently, regardless of
-    what a vendor sends. Further ones wait at most for a request's time limit, which ends
-    the answers being read.
+    what a vendor sends. Other large answers wait at most for a request's time limit, which
+    ends the answers being read.
 
     :raises TooLarge: as soon as the answer exceeds ``most_bytes``
     """

@@ -51,7 +51,7 @@ def decode(credential: str, socket: str | None = None) -> int:
     library = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-    # libmunge takes ASCII only; anything else becomes an invalid credential
+    # libmunge accepts ASCII only; anything else becomes an invalid credential
     text = credential.encode("ascii", "replace").replace(b"\0", b"?")
     with _context(library, socket) as context:
         results = map(ctypes.byref, (payload, length, uid, gid))

@@ -121,7 +121,7 @@ class Client:
         timeout_seconds: float = 10.0,
         most_bytes: int | None = None,
     ) -> Response:
-        """Send one request and return its response, whatever the status.
+        """Send one request and return its response, regardless of the status.
 
         :param body: JSON
         :param timeout_seconds: time in which the request must be sent, and after that
@@ -245,8 +245,8 @@ class KeptClient(Client):
         headers: Mapping[str, str],
         credential: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        # Idle connections with the id of their process, since a forked one shares its
-        # parent's.
+        # Idle connections with the id of their process, since a forked process shares its
+        # parent's connections.
         self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
         super().__init__(url, headers, credential)
 

@@ -51,7 +51,7 @@ def nodes_needed(components: Iterable[tuple[Component, int]]) -> int:
 
     All but the last component of the job get the maximum of their ranges.
 
-    :param components: pairs of a component and how many of it the job has
+    :param components: pairs of a component and its count
     """
     counted = [(component, number) for component, number in components if number > 0]
     if not counted:

@@ -1,8 +1,8 @@
 """Ids of Slurm jobs: ``7``, and ``7;b`` if the cluster was named (``sbatch --parsable``).
 
 Two clusters may have jobs with the same number, but not in a federation: there, a job's
-number includes the cluster where the job was submitted. Such a job may run on any cluster
-of the federation, so the cluster in its id is the latest one known, and does not identify it.
+number includes the cluster where the job was submitted. Such a job may run on any cluster of
+the federation, so the cluster in its id is the latest one known, not part of its identity.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class QueuedJob:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order in which Slurm considers jobs, the first one first."""
+        """Sort key of the order in which Slurm considers jobs."""
         return -self.priority, self.id
 
 

@@ -1,7 +1,7 @@
 """The marks of a workflow job: its id, and the key and purpose of its leases and QPU jobs.
 
-They reach the job as environment variables, next to the variables that name its QPU:
-``qpu.environment`` makes the latter, ``qpu.sfq.service_variables`` the marks for our service.
+They reach the job as environment variables. ``qpu.environment`` makes the variables that name
+a job's QPU, and ``qpu.sfq.service_variables`` writes the marks for ``sfq serve``.
 """
 
 from __future__ import annotations

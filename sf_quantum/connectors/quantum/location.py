@@ -45,7 +45,7 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 # prefix of the command of a job whose SDK clients find the QPU by their own variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
 
-# Connectors by deployment name, which is unique in a driver process, as in its run.
+# Connectors by deployment name, which is unique, as a driver process has one run at a time.
 _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 

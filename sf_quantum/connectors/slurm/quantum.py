@@ -104,7 +104,7 @@ class QpuUse:
     waited: float = 0.0
 
     def command(self, line: str) -> str:
-        """Wrap a shell command so that it runs with its leases and leaves an account."""
+        """Wrap a shell command so that it runs with its leases and writes an account."""
         marks = job_marks.marks(self.job, self.qpus)
         variables = [f"{key}={shlex.quote(value)}" for key, value in marks.items()]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"

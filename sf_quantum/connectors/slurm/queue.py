@@ -130,7 +130,7 @@ class SlurmQueue:
         self._wake.set()
 
     async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
-        """Submit a job again that has not begun; return the failure if Slurm refuses it."""
+        """Resubmit a job that has not begun; return the failure if Slurm refuses it."""
         old = job.slurm_job
         logger.warning(
             f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "

@@ -193,5 +193,5 @@ class ElasticPool(Generic[Allocation]):
         return min((time for time in times if time > now), default=math.inf)
 
     def longest_held(self) -> float | None:
-        """Return the longest time, in seconds, of the latest allocations; None without any."""
+        """Return the seconds of the longest-held latest allocation; None without any."""
         return max(self._held_seconds, default=None)

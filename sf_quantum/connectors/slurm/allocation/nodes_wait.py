@@ -37,13 +37,13 @@ class NodesWait:
         self._end("given-up")
 
     def begin(self) -> None:
-        """The job has to wait; it may do so already."""
+        """The job has to wait, or already waits."""
         if not self._waits:
             self._waits = True
             self._write("waiting")
 
     def granted(self) -> None:
-        """The nodes are there."""
+        """The nodes are granted."""
         self._end("granted")
 
     def _end(self, status: str) -> None:

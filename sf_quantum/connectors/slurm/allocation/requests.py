@@ -115,7 +115,7 @@ class Requests:
         return allocation
 
     def _least_minutes(self, dependency: str | None) -> int | None:
-        """Return a time limit in minutes that suffices for a use like that of the latest ones.
+        """Return the minutes that suffice for a use like that of the latest allocations.
 
         :returns: None if only the time limit of the service is known to suffice
         """

@@ -20,7 +20,7 @@ from sf_quantum.slurm import ids
 RETRY_SECONDS = 1.0
 # how long after the end of its allocation the mark of a step may appear
 MARK_SECONDS = 5.0
-# how long to look for a step to cancel: its srun may not have started it yet
+# how long to search for a step to cancel: its srun may not have started it yet
 CANCEL_SECONDS = 10
 
 

@@ -1,6 +1,6 @@
 """The driver's requests to Slurm's controller, and their form as commands on the login node.
 
-:class:`Controller` covers the whole transport to Slurm; each transport is a class.
+:class:`Controller` is the interface of all transports to Slurm.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Controller(Protocol):
         """
 
     async def accounted(self, job: str) -> list[JobOutcome]:
-        """The outcomes of a job that has ended in Slurm's accounting, if there is one.
+        """The outcomes in Slurm's accounting, if there is one, of a job that has ended.
 
         :raises WorkflowExecutionException: if the connection is lost
         """

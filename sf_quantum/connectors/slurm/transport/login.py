@@ -42,7 +42,7 @@ READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
 # A shell function that cancels jobs; its first argument is the option for their clusters.
 # A cluster of a federation may start a job just when the cluster of its submission cancels it.
-# With Slurm 22.05, the job then runs until the cluster that runs it is requested to end it.
+# With Slurm 22.05, the job then keeps running; only the cluster that runs it can cancel it.
 CANCEL_JOBS = f"""\
 cancel() {{
   where=$1; shift
