@@ -450,7 +450,7 @@ def test_only_what_has_gone_wrong_is_trouble(prefer: Prefer, cause: Obstacle) ->
     rules = StepRules(prefer)
     cpu = ClassicalTarget("cpu", free=False)
     decision = ask(QuantumTarget("q", Exclusion(cause)), cpu, rules=rules)
-    words = ("fail", "answer", "refused", "missing", "no result")
+    words = ("fail", "no reply", "refused", "missing", "no result")
     gone_wrong = any(word in Exclusion(cause).brief for word in words)
     assert is_trouble(rules, decision) == (gone_wrong and prefer != "classical")
 
