@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from sf_quantum.service import metrics
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects.common import Refusal
 from sf_quantum.service.dialects.dialect import Dialects
 from sf_quantum.service.domain.errors import Refused

@@ -30,7 +30,7 @@ from sf_quantum.service import device as devices
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.device.emulator.settings import PHOTONIC, DeviceSettings
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.device.vendor.settings import QpuSettings
 from sf_quantum.service.dialects import dialect

@@ -28,8 +28,8 @@ from sf_quantum.service.app import Service, build
 from sf_quantum.service.config import Auth, Configuration, Listen
 from sf_quantum.service.config_reload import merged
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.processes import process_pool
-from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.http import auth
 from sf_quantum.service.http.connections import Server, raise_limit
 from sf_quantum.service.http.guard import Guard

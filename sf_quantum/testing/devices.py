@@ -50,7 +50,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.samplers.neutral_atom import NeutralAtomSampler
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service import device as devices
-from sf_quantum.service.device.protocol import Device, DeviceJobs, Recovery
+from sf_quantum.service.device.interface import Device, DeviceJobs, Recovery
 from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.testing.qpus import PHOTONIC, Lie, problem, sequence

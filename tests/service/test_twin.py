@@ -23,8 +23,8 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.photons.photonic import lack
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from sf_quantum.service.twin import Original, TwinDevice, original

@@ -21,7 +21,7 @@ import pytest
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from tests.support import forking
 from tests.support.vendor import Control, Vendor, VendorProcess

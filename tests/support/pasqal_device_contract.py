@@ -15,7 +15,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.net.transport import Client
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.testing.devices import VendorContract
 from sf_quantum.testing.qpus import Lie, sequence

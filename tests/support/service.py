@@ -21,7 +21,7 @@ from sf_quantum.service.app import Service, build
 from sf_quantum.service.device.emulator.computation import Computation
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import installed
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.domain.jobs import Size
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.http.auth import LOCAL_USER, Authenticate

@@ -20,7 +20,7 @@ from sf_quantum.protocol.tasks import (
     Task,
     UnknownJob,
 )
-from sf_quantum.service.device.protocol import Cost, Device, DeviceJobs, DeviceStatus
+from sf_quantum.service.device.interface import Cost, Device, DeviceJobs, DeviceStatus
 from sf_quantum.service.domain.jobs import (
     Identity,
     Job,

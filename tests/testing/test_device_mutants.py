@@ -17,7 +17,7 @@ from sf_quantum.protocol.tasks import Outcome, Progress, Task
 from sf_quantum.service.device.emulator import emulated_jobs
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.emulated_jobs import EmulatedJobs
-from sf_quantum.service.device.protocol import Device, DeviceStatus
+from sf_quantum.service.device.interface import Device, DeviceStatus
 from sf_quantum.testing import devices
 from sf_quantum.testing.devices import VendorContract, closing
 from sf_quantum.testing.qpus import Lie

@@ -1,8 +1,8 @@
 """The device that the service drives, with its calibrations, errors and simulators.
 
-A device is a subclass of :class:`~sf_quantum.service.device.protocol.Device` with an entry
+A device is a subclass of :class:`~sf_quantum.service.device.interface.Device` with an entry
 point in the group ``sf_quantum.devices``, whose name selects the device in the service's
-configuration. ``protocol`` defines the interface of every device; ``emulator`` and ``vendor``
+configuration. ``interface`` is that of every device; ``emulator`` and ``vendor``
 implement it. ``processes`` runs computations for the service, within limits. ``problems`` and
 ``circuits`` read the forms of a job's payload, ``readings`` holds calibrations and measured
 errors, and ``drift`` raises the alarm on them. ``quality_problem`` is the problem of quality
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from sf_quantum.registry import Registry
 
 if TYPE_CHECKING:
-    from sf_quantum.service.device.protocol import Device
+    from sf_quantum.service.device.interface import Device
 
 GROUP = "sf_quantum.devices"
 _registry: Registry[type[Device]] = Registry(GROUP, "device type")

@@ -8,8 +8,8 @@ import json
 from sf_quantum.protocol.tasks import shots_of
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device.drift import DriftWatch
+from sf_quantum.service.device.interface import Cost
 from sf_quantum.service.device.processes.process_pool import Busy
-from sf_quantum.service.device.protocol import Cost
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease, Size, Submission
 from sf_quantum.service.domain.settings import ServiceSettings

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.drift import DriftWatch
-from sf_quantum.service.device.protocol import Cost, Device
+from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -18,7 +18,7 @@ from sf_quantum.qpu.vendors.iqm import IqmServer
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.twin import Original, TwinDevice
 from sf_quantum.testing.devices import DeviceContract, VendorContract

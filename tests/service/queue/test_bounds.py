@@ -10,7 +10,7 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.interface import Cost
 from sf_quantum.service.device.vendor.sizes import operands
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission

@@ -29,7 +29,7 @@ from sf_quantum.errors import QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
     Identity,

@@ -157,7 +157,7 @@ class Gate:
             }
             for name, found in listed.items()
         }
-        wishes = {id_: self._wish(id_, job) for id_, job in jobs.items()}
+        requested = {id_: self._read_request(id_, job) for id_, job in jobs.items()}
         holders = {job for held in leases.values() for job in held}
         missing = holders - jobs.keys()
         self._missing = Counter({job: self._missing[job] + 1 for job in missing})
@@ -166,17 +166,17 @@ class Gate:
         self._asked = {job: to for job, to in self._asked.items() if job in present}
         for qpu, held in leases.items():
             for id_, token in held.items():
-                state = jobs.get(id_), wishes.get(id_, NO_REQUEST)
+                state = jobs.get(id_), requested.get(id_, NO_REQUEST)
                 check = partial(self._check, id_, *state, self._qpus[qpu], token)
                 self._try(id_, check)
         for id_, (request, _) in self._requests.items():
-            is_wanted = wishes.get(id_) == self._asked[id_]
+            is_wanted = requested.get(id_) == self._asked[id_]
             if not (is_wanted and jobs[id_].is_held and jobs[id_].may_start):
                 request.stop.set()
             elif request.reason:
                 self._explain(id_, request.reason)
         for places in self._places:
-            self._ask(places, jobs, wishes, leases)
+            self._ask(places, jobs, requested, leases)
 
     def _reap(self) -> None:
         """Forget requests that have ended; the service lists the leases granted."""
@@ -201,7 +201,12 @@ class Gate:
         return lease.user == job.user
 
     def _check(
-        self, id_: str, job: GatedJob | None, wish: JobRequest, qpu: SfqQpu, token: str
+        self,
+        id_: str,
+        job: GatedJob | None,
+        requested: JobRequest,
+        qpu: SfqQpu,
+        token: str,
     ) -> None:
         """Do with a job that has a lease what its state requires."""
         if job is None:
@@ -209,7 +214,7 @@ class Gate:
                 qpu.release(token)
                 logger.info("job %s is gone: its lease is released", id_)
         elif job.is_held and (
-            wish[0] != qpu.name or wish != self._asked.get(id_, wish)
+            requested[0] != qpu.name or requested != self._asked.get(id_, requested)
         ):
             qpu.release(token)
             text = "job %s: its request was changed, its lease of %s is released"
@@ -246,7 +251,7 @@ class Gate:
         self,
         places: Places,
         jobs: Mapping[str, GatedJob],
-        wishes: Mapping[str, JobRequest],
+        requested: Mapping[str, JobRequest],
         leases: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Let held jobs ask in the order of their submission, while there are places."""
@@ -260,8 +265,8 @@ class Gate:
                 users[job.user] += 1
             elif (
                 not used
-                and wishes[id_][0] == places.qpu
-                and self._may_ask(id_, job, wishes[id_])
+                and requested[id_][0] == places.qpu
+                and self._may_ask(id_, job, requested[id_])
             ):
                 waiting.append(id_)
         # Places that nobody else wants are not bound by a user's share.
@@ -272,14 +277,16 @@ class Gate:
                     waiting.remove(id_)
                     users[user] += 1
                     submitted = jobs[id_].submitted
-                    self._try(id_, partial(self._request, id_, submitted, *wishes[id_]))
+                    self._try(
+                        id_, partial(self._request, id_, submitted, *requested[id_])
+                    )
 
-    def _may_ask(self, id_: str, job: GatedJob, wish: JobRequest) -> bool:
+    def _may_ask(self, id_: str, job: GatedJob, requested: JobRequest) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
-        is_same = wish == self._asked.get(id_, wish)
+        is_same = requested == self._asked.get(id_, requested)
         return job.is_held and job.may_start and not (refused and is_same)
 
-    def _wish(self, id_: str, job: GatedJob) -> JobRequest:
+    def _read_request(self, id_: str, job: GatedJob) -> JobRequest:
         """Return what a job asks for; no QPU if it names none or is wrong."""
         try:
             qpu, hints = parse_request(job.request)

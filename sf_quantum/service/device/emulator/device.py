@@ -48,12 +48,12 @@ from sf_quantum.service.device.emulator.technologies import (
     Errors,
     Technology,
 )
-from sf_quantum.service.device.operations import Operation, Values
-from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.protocol import (
+from sf_quantum.service.device.interface import (
     Cost,
     Device,
 )
+from sf_quantum.service.device.operations import Operation, Values
+from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.validation import dotted, validated

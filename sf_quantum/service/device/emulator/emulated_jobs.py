@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sf_quantum.errors import InputError
 from sf_quantum.protocol.tasks import Outcome, Progress, State, Task, UnknownJob
-from sf_quantum.service.device.protocol import DeviceJobs, Recovery
+from sf_quantum.service.device.interface import DeviceJobs, Recovery
 from sf_quantum.threads import in_thread
 
 # the longest wait for a change of a job's state

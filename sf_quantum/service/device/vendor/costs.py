@@ -7,7 +7,7 @@ import threading
 
 from sf_quantum.protocol.descriptions import Timing
 from sf_quantum.protocol.tasks import JobParameters, Outcome, shots_of
-from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.interface import Cost
 from sf_quantum.service.device.vendor.job_table import VendorJob
 from sf_quantum.service.domain.jobs import Size
 

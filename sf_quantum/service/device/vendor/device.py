@@ -27,7 +27,7 @@ from sf_quantum.protocol.tasks import (
 from sf_quantum.qpu import NoLease, Qpu
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
-from sf_quantum.service.device.protocol import Cost, Device, DeviceStatus
+from sf_quantum.service.device.interface import Cost, Device, DeviceStatus
 from sf_quantum.service.device.vendor import sizes
 from sf_quantum.service.device.vendor.answer_checks import (
     bounded_errors,

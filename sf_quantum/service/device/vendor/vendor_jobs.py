@@ -19,8 +19,8 @@ from sf_quantum.protocol.tasks import (
     WrongAnswer,
 )
 from sf_quantum.qpu import Qpu
+from sf_quantum.service.device.interface import DeviceJobs, Recovery
 from sf_quantum.service.device.processes import process_pool
-from sf_quantum.service.device.protocol import DeviceJobs, Recovery
 from sf_quantum.service.device.vendor import answer_checks
 from sf_quantum.service.device.vendor.answer_checks import Passed, VendorAnswers
 from sf_quantum.service.device.vendor.costs import Costs

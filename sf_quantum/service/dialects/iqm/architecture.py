@@ -12,7 +12,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects.common import utc
 
 # Implementation of each operation, by IQM's names.

@@ -10,7 +10,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects.iqm.architecture import (
     IMPLEMENTATIONS,
     Architecture,

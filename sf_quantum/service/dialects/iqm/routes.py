@@ -18,7 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from sf_quantum.files import JSON
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.common import (
     LeaseId,

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Topology
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.domain.errors import Refused
 
 # prefix by which the client recognises an offline solver

@@ -17,7 +17,7 @@ from sf_quantum.protocol.descriptions import Timing, Topology
 from sf_quantum.service.device.emulator.annealing_schedules import COUPLING, NEGATIVE
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 from sf_quantum.service.device.emulator.technologies import ANNEALING_SECONDS
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects.common import qpu_status
 from sf_quantum.service.dialects.sapi import parameters
 from sf_quantum.service.dialects.sapi.parameters import (

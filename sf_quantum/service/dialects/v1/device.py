@@ -15,8 +15,8 @@ from sf_quantum.service.device.emulator.circuits.circuit import (
     MAX_STATEMENTS,
     MAX_STEPS,
 )
+from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.protocol import Cost, Device
 from sf_quantum.service.dialects.common import (
     ADMINS_ONLY,
     EVERYWHERE,

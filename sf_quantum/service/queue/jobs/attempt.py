@@ -22,8 +22,8 @@ from sf_quantum.protocol.calibrations import CalibrationData, calibration_id
 from sf_quantum.protocol.tasks import Outcome, Progress, Result, Task
 from sf_quantum.protocol.values import count
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.processes.merging import merged
-from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt

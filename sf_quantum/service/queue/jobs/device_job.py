@@ -29,7 +29,7 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
 )
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.service.device.protocol import Device, DeviceJobs
+from sf_quantum.service.device.interface import Device, DeviceJobs
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import MAY_RUN_ON, NOT_FOUND_AGAIN, VANISHED
 from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt

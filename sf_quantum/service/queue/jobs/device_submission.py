@@ -10,7 +10,7 @@ from sf_quantum.deadline import Deadline
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted, Task
 from sf_quantum.qpu import AuthenticationError
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.domain.jobs import Job, Recovery
 from sf_quantum.service.domain.reasons import NOT_FOUND_AGAIN
 from sf_quantum.service.queue.jobs.attempt_control import Control, Detached, Interrupt

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted
-from sf_quantum.service.device.protocol import DeviceJobs
+from sf_quantum.service.device.interface import DeviceJobs
 
 # Share of the device's `give_up_seconds`: greatest age of an answer to another request
 # that shows that the device answers, and longest pause between requests.

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Collection
 from itertools import islice
 
-from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.interface import Cost
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
 from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption, LeaseEnd

@@ -8,7 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from sf_quantum.service.device.protocol import Cost, Device
+from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.jobs import State as StoredState
 from sf_quantum.service.domain.reasons import Interruption

@@ -16,7 +16,7 @@ from typing import Self
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.samplers.defaults import SEEDS
-from sf_quantum.service.device.protocol import Cost, Device
+from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Kind, Size
 
 # Largest fraction of a slice's time that its set-up may take: if set-up dominated, slices

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.operations import Operation
-from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from sf_quantum import backoff
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import OVER, Task, UnknownJob
-from sf_quantum.service.device.protocol import Device, DeviceJobs
+from sf_quantum.service.device.interface import Device, DeviceJobs
 from sf_quantum.service.domain.jobs import Recovery
 from sf_quantum.service.store import given_up
 from sf_quantum.service.store.given_up import Entry

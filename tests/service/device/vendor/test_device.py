@@ -46,8 +46,8 @@ from sf_quantum.qpu.environment import TOKEN
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service import run
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.interface import Cost, DeviceStatus, Recovery
 from sf_quantum.service.device.processes import process_pool
-from sf_quantum.service.device.protocol import Cost, DeviceStatus, Recovery
 from sf_quantum.service.device.vendor import job_table, state
 from sf_quantum.service.device.vendor import lease as vendor_lease
 from sf_quantum.service.device.vendor.device import QpuDevice

@@ -28,8 +28,8 @@ from sf_quantum.errors import QpuError, QuantumError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import OVER, NotAccepted, Task
 from sf_quantum.service.device.emulator.device import EmulatedDevice
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.processes.verification import verified
-from sf_quantum.service.device.protocol import Device
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.testing.devices import (
     VendorContract,

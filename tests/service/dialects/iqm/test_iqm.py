@@ -28,7 +28,7 @@ from sf_quantum.qpu.vendors import iqm
 from sf_quantum.service.device.emulator.circuits.templates import template_of
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import Faults
-from sf_quantum.service.device.protocol import Device
+from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.readings import Calibrations
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.iqm import (

@@ -37,7 +37,7 @@ from sf_quantum.protocol.tasks import (
 )
 from sf_quantum.qpu import AuthenticationError
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.protocol import Cost
+from sf_quantum.service.device.interface import Cost
 from sf_quantum.service.dialects.v1.jobs import answer_for
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (

@@ -1,4 +1,4 @@
-"""The device protocol: all that the queue needs of a device.
+"""The interface of devices: all that the queue needs of a device.
 
 A device is one class and an entry point in the group ``sf_quantum.devices``; the entry point's
 name is the ``type`` in the configuration's section ``device``. The contract tests are
