@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice, starmap
+from operator import lt
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -112,7 +115,8 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
     :returns: the same BQM
     :raises FieldError: if it is not a BQM, has no variables, has a label that dimod cannot
         read, or a bias that is not a finite number, or larger than :data:`MAX_BIAS`, or a
-        whole number that a double rounds or that does not fit into 64 bits
+        whole number that a double rounds or that does not fit into 64 bits, or a repeated
+        interaction whose biases doubles cannot add exactly
     """
     if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
         raise FieldError(
@@ -140,6 +144,8 @@ def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
     _check_indices(tails, len(labels), f"{field}.quadratic_tail")
     if any(head == tail for head, tail in zip(heads, tails, strict=True)):
         raise FieldError(f"{field}.quadratic_tail", "a variable interacts with itself")
+    pairs = cast("list[tuple[int, int]]", [*zip(heads, tails, strict=True)])
+    _check_sums(pairs, cast("list[float]", quadratic), field)
     return bqm
 
 
@@ -222,7 +228,8 @@ def _check_labels(labels: list[JSON], field: str) -> None:
 def _label(label: JSON, field: str) -> Hashable:
     if isinstance(label, str):
         return label
-    if isinstance(label, int | float):
+    # dimod writes true as 1: the samples would be of another variable
+    if isinstance(label, int | float) and not isinstance(label, bool):
         if -MAX_NUMBER <= label < MAX_NUMBER:  # this also excludes NaN
             return label
         detail = f"{label!r:.40} does not fit into 64 bits: use it as text"
@@ -276,6 +283,32 @@ def _check_kept(values: list[JSON], field: str, *, single: bool) -> None:
         if not -(2**63) <= value < 2**63:
             detail = f"{value} does not fit into 64 bits: write {rounded!r}"
             raise FieldError(where, detail)
+
+
+def _check_sums(pairs: list[tuple[int, int]], biases: list[float], field: str) -> None:
+    """Reject a repeated interaction if the sum of its biases depends on their order.
+
+    dimod adds the biases of a repeated interaction as doubles.
+    """
+    # the common case: dimod writes each interaction once, in order
+    later = islice(pairs, 1, None)
+    if all(starmap(lt, pairs)) and all(map(lt, pairs, later)):
+        return
+    repeated: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for pair, bias in zip(pairs, biases, strict=True):
+        repeated.setdefault((*sorted(pair),), []).append(bias.as_integer_ratio())
+    for (first, second), ratios in repeated.items():
+        # all of them in units of one power of two, as doubles are
+        whole = math.lcm(*(denominator for _, denominator in ratios))
+        numbers = [number * (whole // denominator) for number, denominator in ratios]
+        common = math.gcd(*numbers)
+        total = sum(map(abs, numbers)) // (common & -common or 1)
+        if len(ratios) > 1 and total.bit_length() > sys.float_info.mant_dig:
+            detail = (
+                f"variables {first} and {second} interact {len(ratios)} times, and a "
+                "double rounds sums of these biases; give one bias for the pair"
+            )
+            raise FieldError(f"{field}.quadratic_biases", detail)
 
 
 def _within(*values: float) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from random import Random
 from typing import cast
 
 import pytest
@@ -119,7 +121,8 @@ def test_interrupted_sampling_ends(bqm: dict[str, JSON]) -> None:
             "a label is neither a string nor a number",
         ),
         ("variable_labels", [1, 1.0, "b"], "two variables have the same label"),
-        ("variable_labels", [1, True, "b"], "two variables have the same label"),
+        ("variable_labels", [1, "a", True], "a label is neither a string nor a number"),
+        ("variable_labels", [[False], "b", "c"], "neither a string nor a number"),
         (
             "variable_labels",
             [["a", 1], ["a", 1.0], 1],
@@ -172,6 +175,44 @@ def test_whole_numbers_that_are_doubles_are_kept(bqm: dict[str, JSON]) -> None:
     model = BinaryQuadraticModel.from_serializable(problem.check(kept))
     assert [int(model.linear[label]) for label in "abc"] == biases
     assert int(model.offset) == 2**62
+
+
+def test_biases_of_a_pair_are_added_exactly_or_refused(bqm: dict[str, JSON]) -> None:
+    refused = 0
+    for number in range(300):
+        random = Random(number)
+        sizes = random.choice(
+            [(1, -3, 0.5), (1e16, -1e16, 3.0, 1.0), (0.1, 0.2, 5e-324)]
+        )
+        biases = random.choices(sizes, k=random.randint(2, 8))
+        pairs = [frozenset(random.sample(range(3), 2)) for _ in biases]
+        heads, tails = (cast(JSON, [*column]) for column in zip(*pairs, strict=True))
+        repeated: dict[str, JSON] = {
+            **bqm,
+            "quadratic_head": heads,
+            "quadratic_tail": tails,
+            "quadratic_biases": [*biases],
+        }
+        by_pair: dict[frozenset[int], list[Fraction]] = {}
+        for ends, bias in zip(pairs, biases, strict=True):
+            by_pair.setdefault(ends, []).append(Fraction(bias))
+        try:
+            model = BinaryQuadraticModel.from_serializable(problem.check(repeated))
+        except problem.FieldError:
+            refused += 1
+            assert 0.5 not in sizes
+            continue
+        for ends, summands in by_pair.items():
+            first, second = ("abc"[position] for position in ends)
+            assert Fraction(model.get_quadratic(first, second)) == sum(summands)
+    assert 50 < refused < 250
+
+
+def test_inexact_sums_of_a_pair_name_the_pair(bqm: dict[str, JSON]) -> None:
+    ends: dict[str, JSON] = {"quadratic_head": [0, 2, 2], "quadratic_tail": [2, 0, 0]}
+    words = "quadratic_biases: variables 0 and 2 interact 3 times, .* give one bias"
+    with pytest.raises(problem.FieldError, match=words):
+        problem.check({**bqm, **ends, "quadratic_biases": [1e20, 3.0, -1e20]})
 
 
 @pytest.mark.parametrize("wrong", [None, [], "bqm", 3])

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 from sf_quantum import qpu, samplers
@@ -181,16 +183,25 @@ def _solve(
 def _import_dimod() -> None:
     """Import dimod without networkx, which takes two thirds as long as the rest of dimod.
 
-    dimod imports networkx for the name of a type, and works without it. Modules that use
-    graphs import networkx later.
+    dimod imports networkx for the name of a type, and works without it. Functions of dimod
+    that use graphs, which a sampler may call, import networkx later.
     """
     if not {"dimod", "networkx"} & sys.modules.keys():
         # An entry that is None makes the import fail.
         sys.modules["networkx"] = None  # type: ignore[assignment]
         try:
-            import dimod  # noqa: F401
+            from dimod import decorators
         finally:
             del sys.modules["networkx"]
+        if find_spec("networkx") is not None:
+            vars(decorators)["networkx"] = _WhenUsed("networkx")
+
+
+class _WhenUsed(ModuleType):
+    """Stands for a module, which is imported when one of its attributes is used."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(import_module(self.__name__), name)
 
 
 def _classical(name: str) -> Sampler:

@@ -491,6 +491,9 @@ def test_solving_on_a_qpu_imports_networkx_only_for_graphs(
         "code = main(['solve', *sys.argv[1:]]);"
         "assert 'dimod' in sys.modules and 'networkx' not in sys.modules;"
         "import dimod; dimod.to_networkx_graph(dimod.BQM({}, {'ab': 1.0}, 'SPIN'));"
+        "dimod.generators.graph_partition(3, 2);"
+        "assert dimod.generators.min_vertex_coloring([(0, 1), (1, 2)]).variables;"
+        "assert dimod.generators.coloring.is_cycle(3);"
         "sys.exit(code)"
     )
     files = ["--problem", str(problem), "--output", str(problem.parent / "s.json")]
