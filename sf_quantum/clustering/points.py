@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from sf_quantum.files import cannot_read
 
 #: the squares of larger numbers, and of their differences, may not be finite
 LARGEST = 1e150
+#: doubles represent all whole numbers up to this one
+WHOLE = 2**53
 #: raised by NumPy for an invalid header, or an array that does not fit into memory
 BROKEN_NPY = (OSError, ValueError, SyntaxError, tokenize.TokenError, MemoryError)
 
@@ -37,8 +40,8 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
         CSV
     :param label: the column with the ground truth, which is not a feature
     :raises InputError: if the file is missing, empty, ragged, not numeric or not finite
-        (or above :data:`LARGEST`), or has fewer than two points; the message names the
-        file and line
+        (or above :data:`LARGEST`), has a whole number that a double rounds, or fewer than
+        two points; the message names the file and line
     """
     path = Path(path)
     npy = path.suffix.lower() == ".npy"
@@ -71,6 +74,8 @@ def _read_npy(path: Path) -> Points:
     try:
         with path.open("rb") as file:
             values = np.lib.format.read_array(file, allow_pickle=False)
+            if file.read(1):
+                raise InputError(f"{path}: data after the array; expected one array")
     except BROKEN_NPY as error:
         if isinstance(error, OSError) and error.strerror:
             raise cannot_read(path, "points", error) from error
@@ -81,7 +86,12 @@ def _read_npy(path: Path) -> Points:
             "expected n points by d features, numbers"
         )
     names = [f"column {i}" for i in range(values.shape[1])]
-    return Points(np.ascontiguousarray(values, np.float64), names, None)
+    doubles = np.ascontiguousarray(values, np.float64)
+    for row, column in _beyond_whole(doubles):
+        whole = int(values[row, column])
+        if whole != int(doubles[row, column]):
+            raise _rounded(f"{path}, row {row}, {names[column]}", str(whole))
+    return Points(doubles, names, None)
 
 
 def _read_text(path: Path, label: str | None) -> Points:
@@ -99,11 +109,32 @@ def _read_text(path: Path, label: str | None) -> Points:
         )
     features = [i for i, name in enumerate(header) if name != label]
     values = _numbers(path, lines, delimiter, header, features)
+    for row, column in _beyond_whole(values):
+        text = lines[row + 1].split(delimiter)[features[column]].strip()
+        digits = text.lstrip("+-0")
+        if digits.isdecimal() and int(digits) != abs(int(values[row, column])):
+            where = f"{path}, line {row + 2}, {header[features[column]]}"
+            raise _rounded(where, text)
     truth = None
     if label is not None:
         column = header.index(label)
         truth = [line.split(delimiter)[column].strip() for line in lines[1:]]
     return Points(values, [header[i] for i in features], truth)
+
+
+def _beyond_whole(values: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Find the finite numbers beyond which doubles do not represent all whole numbers."""
+    size = np.abs(values)
+    places = np.argwhere((size >= WHOLE) & (size <= LARGEST))
+    return [(int(row), int(column)) for row, column in places]
+
+
+def _rounded(where: str, text: str) -> InputError:
+    """Return the error for a whole number that a double rounds: an id would be lost."""
+    return InputError(
+        f"{where}: {text} is rounded by a double; leave out a column of ids, name one of "
+        "ground truth with --label, or subtract a constant"
+    )
 
 
 def _lines(path: Path) -> tuple[list[str], str]:
@@ -120,8 +151,25 @@ def _lines(path: Path) -> tuple[list[str], str]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     if '"' in text:
         # cells contain commas; ASCII's unit separator does not occur in text
-        return ["\x1f".join(r) for r in csv.reader(lines, delimiter=delimiter)], "\x1f"
+        return ["\x1f".join(row) for row in _rows(path, lines, delimiter)], "\x1f"
     return lines, delimiter
+
+
+def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[list[str]]:
+    """Yield each line's cells, of which some are quoted."""
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = 1
+    try:
+        for row in reader:
+            if reader.line_num > number:  # it has swallowed the next points
+                raise csv.Error("a cell goes over several lines")
+            yield row
+            number += 1
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, line {number}: wrong quotes ({error}); a quoted cell ends on its "
+            "line, and a quote within it is doubled"
+        ) from error
 
 
 def _header(path: Path, line: str, delimiter: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -264,6 +265,83 @@ def test_npy_has_no_label(tmp_path: Path) -> None:
     path = tmp_path / "p.npy"
     np.save(path, np.ones((3, 2)))
     with pytest.raises(InputError, match=r"no column 'kind' in a \.npy file; drop"):
+        read_points(path, "kind")
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(
+                st.integers(-(10**25), 10**25),
+                st.integers(-(2**54), 2**54),
+                st.builds(lambda n, k: n << k, st.integers(0, 99), st.integers(50, 90)),
+            ),
+            st.sampled_from(["", " ", "+", "0000"]),
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_whole_numbers_are_kept_or_refused_by_line(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[tuple[int, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("points")
+    wrong = [i for i, (n, _) in enumerate(numbers) if float(n) != n]
+    texts = [f"{before}{n}" if n >= 0 else str(n) for n, before in numbers]
+    for name, lines in (
+        ("p.csv", ["x,kind", *(f"{text},a" for text in texts)]),
+        ("p.tsv", ["kind\tx", *(f'"a"\t{text}' for text in texts)]),
+    ):
+        path = folder / name
+        path.write_text("\n".join(lines))
+        if wrong:
+            words = f"line {wrong[0] + 2}, x: {texts[wrong[0]].strip()} is rounded by"
+            with pytest.raises(InputError, match=re.escape(words)):
+                read_points(path, "kind")
+        else:
+            values = read_points(path, "kind").values
+            assert [int(value) for (value,) in values] == [n for n, _ in numbers]
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**64 - 1])
+def test_whole_numbers_of_npy_that_doubles_round(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "p.npy"
+    kind = np.uint64 if number > 2**63 else np.int64
+    np.save(path, np.array([[1, 2], [1, number]], kind))
+    with pytest.raises(InputError, match=f", row 1, column 1: {number} is rounded by"):
+        read_points(path)
+    np.save(path, np.array([[1, 2], [1, number & ~0xFFF]], kind))
+    assert int(read_points(path).values[1, 1]) == number & ~0xFFF
+
+
+def test_npy_with_a_second_array_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.npy"
+    with path.open("wb") as file:
+        np.save(file, np.ones((3, 2)))
+        np.save(file, np.ones((3, 2)))
+    with pytest.raises(InputError, match="data after the array; expected one array"):
+        read_points(path)
+
+
+@pytest.mark.parametrize(
+    ("lines", "number"),
+    [
+        (['1,"a', "2,b", "3,c"], 2),
+        (["1,a", '2,"b', "3,c"], 3),
+        (["1,a", '2,"b', '3,"c'], 3),
+        (["1,a", '2,"b', 'c"', "3,c"], 3),
+        (["1,a", '"2"2,"b"', "3,c"], 3),
+        (["1,a", '2,b"', '3,"c'], 4),
+        (["1,a", "2,b", '3,"' + "c" * 200_000 + '"'], 4),
+    ],
+)
+def test_quotes_that_would_swallow_points_are_refused(
+    tmp_path: Path, lines: list[str], number: int
+) -> None:
+    path = tmp_path / "q.csv"
+    path.write_text("\n".join(["x,kind", *lines]))
+    with pytest.raises(InputError, match=f", line {number}: wrong quotes"):
         read_points(path, "kind")
 
 
