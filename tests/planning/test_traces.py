@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -261,6 +262,79 @@ def test_a_job_is_queued_from_when_it_is_eligible() -> None:
     ]
     trace = sacct.parse(lines, {"c": 1}, None)
     assert [job.submitted for job in trace.jobs] == [0, 10, 40]
+
+
+# of Slurm 22.05, with SLURM_TIME_FORMAT=%s: job 1 held 3 nodes for 6 s, 2 for 5 s and 1 for
+# 5 s; job 2 was suspended for 5 s and requeued; job 5 is heterogeneous
+RESIZED = """\
+JobID|Partition|Submit|Eligible|End|ElapsedRaw|NNodes|TimelimitRaw|State
+9|compute|1795914811|1795914811|1795914812|1|1|1|COMPLETED
+1|compute|1795914812|1795914812|1795914818|6|3|10|RESIZING
+2|quantum|1795914812|1795914812|1795914825|8|1|525600|REQUEUED
+1|compute|1795914818|1795914818|1795914823|11|2|10|RESIZING
+1|compute|1795914823|1795914823|1795914828|16|1|10|COMPLETED
+5+0|compute|1795914825|1795914825|1795914827|2|1|UNLIMITED|COMPLETED
+5+1|quantum|1795914825|1795914825|1795914827|2|1|UNLIMITED|COMPLETED
+"""
+
+
+def test_a_resized_job_holds_each_number_of_nodes_once() -> None:
+    trace = sacct.parse(RESIZED.splitlines(), {"compute": 3, "quantum": 1}, None)
+    assert trace.jobs[1:] == [
+        (0, {"compute": 3}, 6, 600),
+        (0, {"quantum": 1}, 8, 525600 * 60),
+        (6, {"compute": 2}, 5, 600 - 6),
+        (11, {"compute": 1}, 5, 600 - 11),
+        (13, {"compute": 1, "quantum": 1}, 2, 365 * 86400),
+    ]
+    assert not trace.left_out
+
+
+def _segments(random: Random, job: int) -> Iterator[tuple[str, int, int]]:
+    """Yield a job's rows as Slurm prints them, each with the time when its nodes are held."""
+    submitted = random.randint(0, 500)
+    for _ in range(random.choice([1, 1, 2])):  # it may be requeued
+        start = submitted + random.choice([0, 0, random.randint(1, 300)])
+        begin, components = start, random.choice([0, 0, 0, 2])
+        for size in range(1 if components else random.choice([1, 1, 3])):
+            end = begin + random.randint(1, 300)
+            recorded = begin if size else submitted
+            for number in range(components or 1):
+                nodes = random.randint(1, 4)
+                name = f"{job}+{number}" if components else str(job)
+                times = f"{10**9 + recorded}|{10**9 + end}|{end - start}"
+                yield f"{name}|compute|{times}|{nodes}", begin, end
+            begin = end
+        submitted = end
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_node_seconds_are_those_of_the_log_printed_once_or_twice(seed: int) -> None:
+    random = Random(seed)
+    rows = [row for job in range(9) for row in _segments(random, job)]
+    first = min(end for _, _, end in rows)
+    held = sum(
+        int(text.rpartition("|")[2]) * (end - max(begin, first))
+        for text, begin, end in rows
+    )
+    printed = [text for text, _, _ in rows]
+    again = random.sample(printed, random.randint(0, len(printed)))
+    header = "JobID|Partition|Submit|End|ElapsedRaw|NNodes"
+    trace = sacct.parse([header, *printed, *again], {"compute": 99}, None)
+    # those that end as the trace begins have a second, the resolution of its times
+    ended = sum(int(text.rpartition("|")[2]) for text, _, end in rows if end == first)
+    assert sum(job.seconds * job.nodes["compute"] for job in trace.jobs) == held + ended
+    assert trace.left_out["printed twice"] == len(again)
+
+
+def test_times_in_digits_that_are_no_seconds_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(
+        "JobID|Partition|Submit|End|ElapsedRaw|NNodes\n"
+        "1|c|20261001115959|20261001120100|61|1\n"
+    )
+    with pytest.raises(InputError, match="left out: 1 without submission"):
+        sacct.read(path, {"c": 1}, None)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """Jobs of a cluster as Slurm's ``sacct --parsable2`` prints them.
 
 A record is complete once it has an end. For a requeued job, ``--duplicates`` prints a record
-for each run, and each run held nodes; a job that was cancelled before it started held none.
-The elements of an array are jobs; the components of a heterogeneous job, such as ``7+0`` and
-``7+1``, are one request; steps are parts of their jobs. A job that is held, or that waits for
-other jobs, is in the queue from the time when it is eligible.
+for each run, and each run held nodes; a job that was cancelled before it started held none. For
+a resized job, ``--duplicates`` prints a record for each size; its submission is the change of
+size, and its run time is counted from the job's start. The elements of an array are jobs; the
+components of a heterogeneous job, such as ``7+0`` and ``7+1``, are one request; steps are parts
+of their jobs. A job that is held, or that waits for other jobs, is in the queue from the time
+when it is eligible.
 
 ``sacct --starttime`` prints the jobs that ended after a time, so a trace is complete from the
 first end on. Jobs that were pending or running at the first end are in the queue from the
@@ -28,7 +30,8 @@ from sf_quantum.slurm.counts import count
 #: the fields that are read; the last two may be missing, and there may be other fields
 FIELDS = (*TRACE_FIELDS, *TRACE_OPTIONAL)
 COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
-_SECONDS = re.compile(r"\d{1,15}", re.ASCII)
+# With more digits, as of SLURM_TIME_FORMAT=%Y%m%d%H%M%S, differences are not seconds.
+_SECONDS = re.compile(r"\d{1,11}", re.ASCII)
 # run time that Slurm's backfilling assumes for a job without a time limit
 _YEAR = 365 * 86400.0
 # Texts that are read as no time limit; sacct does not print the limit of a partition.
@@ -40,12 +43,16 @@ _RESOLUTION_SECONDS = 1.0
 class _Record(NamedTuple):
     """A record, with nodes of one partition.
 
+    :param job: id of the job
     :param request: key of a heterogeneous job, the same in all its components; else empty
+    :param submitted: submission or last change of size, in seconds since the epoch
     :param queued: time from which the job could start, in seconds since the epoch
     :param ended: end of the job, in seconds since the epoch
     """
 
+    job: str
     request: tuple[str, ...]
+    submitted: float
     queued: float
     ended: float
     partition: str
@@ -82,15 +89,20 @@ def parse(
         )
     parsed = NodeTrace()
     requests: dict[tuple[str | int, ...], list[_Record]] = {}
+    read_before: set[tuple[str, float, float]] = set()
     for number, line in enumerate(rows):
         record = _record(line.rstrip("\r\n").split("|"), names, partition)
         if record is None:
             continue
         if isinstance(record, str):
             parsed.left_out[record] += 1
+        elif (key := (record.job, record.submitted, record.ended)) in read_before:
+            # outputs for successive periods both have the jobs that ran in between
+            parsed.left_out["printed twice"] += 1
         elif record.partition not in partitions:
             parsed.left_out["in partitions that the workload does not have"] += 1
         else:
+            read_before.add(key)
             requests.setdefault(record.request or (number,), []).append(record)
     fitting: list[list[_Record]] = []
     for components in requests.values():
@@ -123,13 +135,17 @@ def _record(
         return "without submission"
     if (ended := _time(fields["End"])) is None:
         return "not over"
-    if not (seconds := _number(fields["ElapsedRaw"])):
+    elapsed = _number(fields["ElapsedRaw"])
+    # since the last change of size
+    if (seconds := min(elapsed, ended - submitted)) <= 0:
         return "without run time"
     if not (nodes := count(fields["NNodes"])):
         return "without nodes"
-    limit = _limit(fields.get("TimelimitRaw", ""))
+    limit = _limit(fields.get("TimelimitRaw", "")) - (elapsed - seconds)
     return _Record(
+        fields["JobID"],
         (job, fields["Submit"]) if plus else (),
+        submitted,
         max(submitted, _time(fields.get("Eligible", "")) or 0.0),
         ended,
         partition or fields["Partition"],
