@@ -125,6 +125,24 @@ def test_overheads_are_without_waits_for_nodes(file: Path) -> None:
     assert found.overheads["job_held"].seconds == pytest.approx(HELD)
 
 
+@pytest.mark.parametrize("seen", [[True], [False], [True, False]])
+def test_earlier_runs_of_a_requeued_job_are_no_overhead(
+    file: Path, seen: list[bool]
+) -> None:
+    writer = Writer(file)
+    writer.slurm({"/loop/cluster/0.0": 40.0})
+    writer.slurm({"/loop/cluster/0.1": 40.0}, lost=dict.fromkeys(seen, 1000.0))
+    writer.slurm({"/loop/cluster/0.2": 40.0})
+    writer.add("end", writer.now, {"status": "completed"})
+    found = fitted(writer.events)
+    job, held = found.overheads["job"], found.overheads["job_held"]
+    assert (job.number, held.number) == (2, 2)
+    assert job.seconds == pytest.approx(PENDING + NOTICE)
+    assert held.seconds == pytest.approx(HELD)
+    assert (found.queues["batch"].seconds, found.queues["batch"].number) == (0, 2)
+    assert found.phases[0].task_seconds == pytest.approx([40.0])
+
+
 def test_jobs_in_held_allocations_are_resumed(file: Path) -> None:
     events = a_run(file, 2)
     for event in events:

@@ -72,14 +72,28 @@ class Writer:
         jobs: Mapping[str, float],
         service: str = "compute",
         waited: float = 0.0,
+        lost: Mapping[bool, float] | None = None,
     ) -> None:
-        """A group of jobs that are pending for some time."""
+        """A group of jobs that are pending for some time.
+
+        :param lost: seconds of earlier runs, after each of which Slurm has requeued the
+            job, by whether a look at the queue has seen the run
+        """
         self.now += STEP
-        ends = [self.slurm_job(*job, service, waited) for job in jobs.items()]
+        ends = [
+            self.slurm_job(*job, service, waited, lost or {}) for job in jobs.items()
+        ]
         self.now = max(ends)
         self.events.sort(key=lambda event: float(str(event["time"])))
 
-    def slurm_job(self, job: str, seconds: float, service: str, waited: float) -> float:
+    def slurm_job(
+        self,
+        job: str,
+        seconds: float,
+        service: str,
+        waited: float,
+        lost: Mapping[bool, float],
+    ) -> float:
         """One of them.
 
         :returns: when the driver knows of its end
@@ -94,6 +108,14 @@ class Writer:
         self.job(job, "running", now, service)
         self.add("allocation", now, {**held, "status": "requested", "at": now})
         granted: dict[str, JSON] = {"status": "granted", "at": start, "nodes": 2}
+        for is_seen, lost_seconds in lost.items():
+            start += lost_seconds
+            if is_seen:
+                self.add("allocation", start, {**held, **granted})
+                taken: dict[str, JSON] = {"status": "released", "at": start, "nodes": 0}
+                self.add("allocation", start, {**held, **taken})
+                granted["at"] = start = start + PENDING
+        granted["at"] = start
         self.add("allocation", start, {**held, **granted})
         for number in range(QPU_JOBS if quantum else 0):
             fields: dict[str, JSON] = {
@@ -108,7 +130,8 @@ class Writer:
         given_back: dict[str, JSON] = {"status": "released", "at": end + HELD}
         self.add("allocation", end + HELD, {**held, **given_back, "nodes": 0})
         times: dict[str, JSON] = {"submitted": now, "started": start, "ended": end}
-        self.add("slurm", end + NOTICE, {**about, **times, "state": "COMPLETED"})
+        outcome: dict[str, JSON] = {"state": "COMPLETED", "restarts": len(lost)}
+        self.add("slurm", end + NOTICE, {**about, **times, **outcome})
         self.job(job, "completed", end + NOTICE, service)
         return end + NOTICE
 

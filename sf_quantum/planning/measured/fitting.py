@@ -3,7 +3,8 @@
 A *group* is all jobs of a step in one iteration of its loop. The time from the end of a group
 to the start of the next is StreamFlow's overhead. Slurm's overhead is the time to submit a
 job, to start it on free nodes, and to report its end. A job that Slurm listed as pending with
-a reason has waited for nodes; its wait is not part of Slurm's overhead.
+a reason has waited for nodes; its wait is not part of Slurm's overhead. A job that Slurm has
+requeued tells of neither, since its last start follows earlier runs.
 
 All times are in seconds.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, median, pstdev, pvariance
@@ -190,11 +191,13 @@ class _Run:
 class _Allocation:
     """An allocation as its events describe it.
 
+    :param requeued: whether Slurm has taken its nodes and granted others
     :param pending_reason: reason with which Slurm listed the allocation as pending, if any
     """
 
     partition: str
     quantum: bool
+    requeued: bool
     requested: float = math.nan
     granted: float = math.nan
     released: float = math.nan
@@ -203,6 +206,7 @@ class _Allocation:
 
     @property
     def waited(self) -> bool:
+        """Whether it was pending for lack of nodes."""
         reason = self.pending_reason
         return reason is not None and reason not in _UNCONSIDERED
 
@@ -286,14 +290,20 @@ def _job(
     return _Job(attempt, target, slurm.submitted, ran, event.time, slurm)
 
 
-def _allocations(run: Iterable[Event]) -> dict[tuple[str, str], _Allocation]:
+def _allocations(run: Sequence[Event]) -> dict[tuple[str, str], _Allocation]:
     allocations: dict[tuple[str, str], _Allocation] = {}
+    # no look at the queue may have seen the first run
+    restarted = {
+        (event.deployment, event.allocation)
+        for event in run
+        if isinstance(event, events.Slurm) and event.restarts
+    }
     for event in run:
         if not isinstance(event, events.Allocation):
             continue
+        key = event.deployment, event.allocation
         one = allocations.setdefault(
-            (event.deployment, event.allocation),
-            _Allocation(event.partition or "", event.quantum),
+            key, _Allocation(event.partition or "", event.quantum, key in restarted)
         )
         if event.status == "requested":
             one.requested = event.at
@@ -364,6 +374,8 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.attempt.attempt > 1:
         return "", 0.0
+    if allocation.requeued:
+        return "", 0.0
     slurm = job.slurm
     seconds = max(0.0, slurm.started - slurm.submitted)
     seconds += max(0.0, job.noticed - slurm.ended)
@@ -380,6 +392,8 @@ def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.slurm.strategy != "per-step":
         return
+    if allocation.requeued:
+        return
     ran = job.slurm.ended - job.slurm.started
     seconds = allocation.released - allocation.granted - ran
     if not math.isnan(seconds):
@@ -390,7 +404,7 @@ def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
     """Fit the waits for nodes, without the time that Slurm takes to grant free nodes."""
     waits: dict[str, list[float]] = defaultdict(list)
     for one in (one for run in runs for one in run.allocations.values()):
-        if not math.isnan(one.pending):
+        if not math.isnan(one.pending) and not one.requeued:
             waits[one.partition].append(one.pending if one.waited else 0.0)
     samples = {name: Sample.of(values) for name, values in waits.items()}
     return {name: one for name, one in samples.items() if one is not None}
