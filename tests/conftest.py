@@ -138,6 +138,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"none_ahead: {told}")
     config.addinivalue_line("markers", "process: starts processes, and waits for them")
     config.addinivalue_line("markers", "slurm: needs Slurm; its fixture sets it")
+    told = "starts a service in its process; importing what starts one sets it"
+    config.addinivalue_line("markers", f"service: {told}")
     # a shell that starts tests in the background has them ignore it, and their children
     signal.signal(signal.SIGINT, signal.default_int_handler)
     measuring = config.pluginmanager.getplugin("_cov")
@@ -164,7 +166,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
     Those without processes do not, and a worker takes seconds of CPU to import them all.
     """
-    waits = config.option.markexpr != "not process"
+    waits = "not process" not in config.option.markexpr
     return (3 if waits else 1) * (os.cpu_count() or 1)
 
 
@@ -280,6 +282,9 @@ def pytest_collection_modifyitems(
             item.add_marker("slurm")
         if not {"slurm", "start_munged"}.isdisjoint(fixtures):
             item.add_marker("process")
+        module = vars(item.module) if isinstance(item, pytest.Function) else {}
+        if not {"running_service", "RunningService"}.isdisjoint(module):
+            item.add_marker("service")
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = chain.from_iterable(_parts(items, workers))
 

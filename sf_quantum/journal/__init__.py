@@ -5,16 +5,16 @@ seconds) and ``event``, its kind; the reference of the journal lists the other f
 ``events.parse`` and ``Journal.write`` handle JSON: inside, an event is an object of the class
 of its kind in ``sf_quantum.journal.events``.
 
-The driver holds a lock on the file, so that a reader can distinguish a run in progress from
-an interrupted one without relying on a process id. This module must not import StreamFlow,
-so that ``sfq report`` starts fast.
-
 ``events`` defines the kinds of events. ``scheduler`` is a scheduler for StreamFlow that writes
 the journal: ``run_record`` records jobs, ``steps`` reads the steps of a run, and ``reuse``
 records the results of jobs and reuses results of earlier runs (``results`` reads these,
 ``fingerprints`` digests what they depend on, ``contents`` digests folders). ``feasibility``
 finds jobs that can run nowhere, ``standstill`` ends runs that cannot continue; ``run_failure``
 determines why a run has failed, and ``failures`` describes why a job has failed.
+
+The driver holds a lock on the file, so that a reader can distinguish a run in progress from
+an interrupted one without relying on a process id. This module must not import StreamFlow,
+so that ``sfq report`` starts fast.
 
 Imports: connectors.
 """

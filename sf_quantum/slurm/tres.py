@@ -1,4 +1,4 @@
-"""Requests for GPUs, QPUs and other resources, in all spellings of Slurm's commands.
+"""GPUs, QPUs and other resources of jobs and nodes, in all spellings of Slurm's commands.
 
 ``gres:gpu:2`` (until 23.02) and ``gres/gpu:2`` are one request, as are ``gpu:a100:2`` and
 ``gres/gpu:a100=2``. A licence has the same form, and may name its server: ``qpu@site:2``.

@@ -56,6 +56,7 @@ def undescribed(schema: JSON, root: Schema, where: str = "") -> Iterator[str]:
         yield from undescribed(part, root, f"{where}.{name}")
 
 
+@pytest.mark.process
 def test_generated_pages_say_what_the_code_does() -> None:
     late = [path.name for path, text in pages() if path.read_text("utf-8") != text]
     assert not late, "python -m docs.generate writes them"
@@ -98,6 +99,7 @@ def combined() -> Draft202012Validator:
     return Draft202012Validator(json.loads(done.stdout))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", DEPLOYMENTS, ids=lambda path: path.name)
 def test_an_editor_finds_nothing_wrong_with_ours(
     path: Path, combined: Draft202012Validator
@@ -105,6 +107,7 @@ def test_an_editor_finds_nothing_wrong_with_ours(
     assert not [*combined.iter_errors(yaml.safe_load(path.read_text()))]
 
 
+@pytest.mark.process
 def test_an_editor_finds_a_key_that_is_misspelt(
     combined: Draft202012Validator,
 ) -> None:

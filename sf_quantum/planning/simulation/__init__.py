@@ -4,5 +4,5 @@
 of a run. Strategies request resources from ``site``: nodes from its ``cluster`` (partitions
 with backfilling), leases from its ``qpu`` services (the service's policies over a model of the
 device); ``site`` adds overheads. ``elastic`` simulates elastic allocations, ``waiting``
-predicts the wait in a partition.
+predicts the wait in a partition, for the candidate filter.
 """

@@ -1,7 +1,8 @@
 """Passes: transformations of circuits before a QPU runs them, and of their counts afterwards.
 
 Error mitigation and compilation are passes: each turns one circuit into several, and their
-counts into one result. Users request a pass by the name of its entry point in the group
+counts into one result. ``readout`` corrects errors of measurements, ``zne`` extrapolates to
+zero noise. Users request a pass by the name of its entry point in the group
 ``sf_quantum.passes``. The pass gets a description of the QPU.
 """
 

@@ -18,7 +18,7 @@ from sf_quantum.service.scheduling.shares import account_of
 LATEST = 100
 FEW = 10
 # fraction of the time in which a tenant has a job pending or running, by the pattern of
-# its lease; no pattern is treated as balanced
+# its lease; no pattern is treated as balanced. The policy ``interleave`` also uses it.
 LOAD: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.1,
     "balanced": 0.5,

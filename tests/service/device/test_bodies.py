@@ -34,6 +34,7 @@ LABELS = st.recursive(
 )
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(
     ("route", "sizes"),
     [
