@@ -595,7 +595,9 @@ def _beyond_budget(
             yield Exclusion(Obstacle.NO_BUDGET, budget=budget)
         elif _exceeds(spent, limit):
             yield Exclusion(Obstacle.BUDGET_OVERRUN, spent - limit, limit, budget)
-        elif spent >= limit or spent + (target.qpu_seconds or 0.0) * price > limit:
+        elif spent >= limit or _exceeds(
+            spent + (target.qpu_seconds or 0.0) * price, limit
+        ):
             left = max(0.0, limit - spent)
             yield Exclusion(Obstacle.BUDGET_EXCEEDED, left, limit, budget)
 

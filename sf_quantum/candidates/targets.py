@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -91,11 +91,16 @@ def _service_status(
     folder: Path,
     size: JobSize | None,
 ) -> QpuStatus:
-    """Return the worst status of a service's QPUs, since a job gets all of them together."""
+    """Return the status of a service's QPUs, of which a job gets all."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
     statuses = [qpu.sized(size).status() for qpu in qpus]
+    return together(statuses)
+
+
+def together(statuses: Sequence[QpuStatus]) -> QpuStatus:
+    """Return the status for a job that needs several QPUs at once: the worst of each."""
     offline = [status for status in statuses if not status.online]
     if offline:
         return offline[0]
@@ -103,10 +108,16 @@ def _service_status(
     times = [
         s.maintenance_seconds for s in statuses if s.maintenance_seconds is not None
     ]
+    etas = [s.eta_seconds for s in statuses if s.eta_seconds is not None]
+    eta = max(etas, default=None)
+    if any(s.eta_seconds is None and s.queue_length for s in statuses):
+        eta = eta or None  # an unknown ETA is no ETA of 0
     return replace(
         max(statuses, key=_busyness),
         # 0 means unknown
         qubits=min((s.qubits for s in statuses if s.qubits), default=0),
+        queue_length=max(s.queue_length for s in statuses),
+        eta_seconds=eta,
         maintenance_seconds=min(times, default=None),
         cost_per_second=sum(costs) if costs else None,
         job_qpu_seconds=_largest([s.job_qpu_seconds for s in statuses]),

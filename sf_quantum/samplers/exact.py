@@ -21,6 +21,7 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +91,7 @@ class ExactSampler(CheckedSampler):
     """
 
     checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
-        "num_reads": partial(check, least=1),
+        "num_reads": partial(check, least=1, most=sys.maxsize),
         "time_limit": partial(check_number, above=0),
     }
     #: samples are distinct states, not reads; biases may be fractions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from decimal import Decimal
 from typing import TypeAlias
 
 import pytest
@@ -1020,3 +1021,31 @@ def test_a_budget_is_called_spent_iff_some_of_it_is(
     expected = "budget spent" if spent else "budget below a job's cost"
     expected = "budget exceeded" if spent > limit else expected
     assert brief(rules, decision) == ("budget is 0" if limit == 0 else expected)
+
+
+@given(
+    cost=st.integers(1, 999),
+    places=st.integers(0, 4),
+    jobs=st.integers(1, 60),
+    rest=st.integers(0, 998),
+    is_cost=st.booleans(),
+)
+def test_as_many_jobs_fit_a_budget_as_on_paper(
+    cost: int, places: int, jobs: int, rest: int, is_cost: bool
+) -> None:
+    """0.1 + 0.2 is more than 0.3 in doubles, and no more on paper."""
+    each, limit = (
+        float(Decimal(units).scaleb(-places))
+        for units in (cost, cost * jobs + rest % cost)
+    )
+    rules = StepRules(run=Budget(cost=limit) if is_cost else Budget(seconds=limit))
+    qpu = QuantumTarget("q", qpu_seconds=1.0 if is_cost else each, cost=each)
+    spent = 0.0
+    for _ in range(jobs):
+        spending = Spending(cost=spent) if is_cost else Spending(seconds=spent)
+        # without a classical target, a job that does not fit the budget is impossible
+        decision = ask(qpu, rules=rules, job=CandidateJob(run=spending))
+        assert not decision.exclusions
+        spent += each
+    spending = Spending(cost=spent) if is_cost else Spending(seconds=spent)
+    assert not ask(qpu, CPU, rules=rules, job=CandidateJob(run=spending)).quantum

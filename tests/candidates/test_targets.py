@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from streamflow.core.deployment import DeploymentConfig, Target
 from streamflow.core.exception import (
     UnrecoverableWorkflowException,
@@ -29,7 +31,7 @@ from streamflow.deployment.connector.local import LocalConnector
 from streamflow.log_handler import logger
 
 from sf_quantum import journal
-from sf_quantum.candidates.attempts import Attempt, Attempts
+from sf_quantum.candidates.attempts import Attempt, Attempts, expected_wait
 from sf_quantum.candidates.decision import (
     Decision,
     Exclusion,
@@ -38,6 +40,7 @@ from sf_quantum.candidates.decision import (
     StepRules,
 )
 from sf_quantum.candidates.filter import CandidateFilter
+from sf_quantum.candidates.history import JobTimes
 from sf_quantum.candidates.remarks import Remarks
 from sf_quantum.candidates.targets import (
     FULL,
@@ -49,6 +52,7 @@ from sf_quantum.candidates.targets import (
     _Query,
     capacities,
     status_source,
+    together,
 )
 from sf_quantum.checking.schema import rules
 from sf_quantum.connectors import hints
@@ -183,6 +187,40 @@ async def test_of_several_qpus_of_a_service_the_worst_of_each_counts(
     assert (told.leases, told.qubits, told.cost_per_second) == (1, 5, 2.5)
     assert told.maintenance_seconds is not None
     assert 0 < told.maintenance_seconds <= 1000
+
+
+@given(
+    st.lists(
+        st.builds(
+            QpuStatus,
+            name=st.just("q"),
+            technology=st.just(""),
+            online=st.just(True),
+            vqpus=st.integers(1, 3),
+            leases=st.integers(0, 3),
+            queue_length=st.integers(0, 3),
+            eta_seconds=st.sampled_from([None, 0.0, 5.0, 500.0]),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_a_job_of_several_qpus_waits_for_each_of_them(
+    statuses: list[QpuStatus],
+) -> None:
+    (wait, is_known), eta = _waits(together(statuses))
+    for status in statuses:
+        (alone, alone_is_known), alone_eta = _waits(status)
+        assert eta >= alone_eta
+        # with an ETA beyond 0, it is at least a bound
+        assert alone_is_known or not is_known or eta > 0
+        if None not in (wait, alone) and alone_is_known:
+            assert wait >= alone  # type: ignore[operator]
+
+
+def _waits(status: QpuStatus) -> tuple[tuple[float | None, bool], float]:
+    times = JobTimes(2.0, 2.0, 1.0)
+    return expected_wait(status, 0, times), status.eta_seconds or 0.0
 
 
 async def test_ten_qpus_of_which_nine_do_not_answer(

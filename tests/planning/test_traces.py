@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -325,6 +327,34 @@ def test_node_seconds_are_those_of_the_log_printed_once_or_twice(seed: int) -> N
     ended = sum(int(text.rpartition("|")[2]) for text, _, end in rows if end == first)
     assert sum(job.seconds * job.nodes["compute"] for job in trace.jobs) == held + ended
     assert trace.left_out["printed twice"] == len(again)
+
+
+def test_local_times_are_those_of_the_clock_or_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the night in which summer time ends in Rome, 02:30 was twice."""
+    monkeypatch.setenv("TZ", "Europe/Rome")
+    time.tzset()
+    header = "JobID|Partition|Submit|End|ElapsedRaw|NNodes"
+    night = 1792879200  # 2026-10-25T00:00:00 in Rome
+    local, clock = [header], [header]
+    for number in range(60):
+        submitted = night + 300 * number
+        rows = [submitted, submitted + 60 * (number % 7 + 1)]
+        rest = f"{rows[1] - rows[0]}|1"
+        clock.append("|".join([str(number), "c", *map(str, rows), rest]))
+        texts = [datetime.fromtimestamp(row).isoformat() for row in rows]
+        local.append("|".join([str(number), "c", *texts, rest]))
+    try:
+        trace = sacct.parse(local, {"c": 4}, None)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    on_clock = sacct.parse(clock, {"c": 4}, None).jobs
+    assert all(job in on_clock for job in trace.jobs)
+    (left_out,) = trace.left_out.values()
+    # those of two hours, from 02:00 to 03:00 and again
+    assert left_out == 60 - len(trace) == 24
 
 
 def test_times_in_digits_that_are_no_seconds_are_refused(tmp_path: Path) -> None:

@@ -201,3 +201,9 @@ def test_equal_candidates_are_expanded() -> None:
 def test_wrong_time_limits(wrong: float) -> None:
     with pytest.raises(InputError, match=r"time_limit: .*: expected a number above 0"):
         ExactSampler().sample(mixed(1, 3), time_limit=wrong)
+
+
+def test_more_reads_than_a_list_can_have_are_refused() -> None:
+    bqm = BinaryQuadraticModel({"a": 1.0}, {}, 0.0, "BINARY")
+    with pytest.raises(InputError, match="num_reads: 1000000000000000000000 is out"):
+        Presolve(ExactSampler()).sample(bqm, num_reads=10**21)

@@ -15,6 +15,7 @@ beginning; those that were running run for the rest of their time.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -135,6 +136,8 @@ def _record(
         return "without submission"
     if (ended := _time(fields["End"])) is None:
         return "not over"
+    if math.isnan(submitted) or math.isnan(ended):
+        return "at a time that the end of summer time repeats (SLURM_TIME_FORMAT=%s)"
     elapsed = _number(fields["ElapsedRaw"])
     # since the last change of size
     if (seconds := min(elapsed, ended - submitted)) <= 0:
@@ -202,13 +205,19 @@ def _too_large(
 
 
 def _time(text: str) -> float | None:
-    """Read seconds since the epoch, or a local time as ``sacct`` prints it."""
+    """Read seconds since the epoch, or a local time as ``sacct`` prints it.
+
+    :returns: NaN for a local time that the end of summer time repeats
+    """
     if _SECONDS.fullmatch(text):
         return float(text)
     try:
-        return datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text)
+        seconds = moment.timestamp()
+        is_unique = moment.replace(fold=1).timestamp() == seconds
     except (ValueError, OverflowError):  # the text is Unknown or None
         return None
+    return seconds if is_unique else math.nan
 
 
 def _number(text: str) -> float:
