@@ -71,6 +71,7 @@ def test_what_a_service_requests() -> None:
     assert queue.request(SlurmService(nodes=2, exclusive=True)).processors == 32
     queue.exclusive = True
     assert queue.request(SlurmService(ntasks=3)).processors == 16
+    assert queue.request(SlurmService(ntasks=5, cpusPerTask=8)).processors == 48
 
 
 @pytest.mark.parametrize("name", ["", "a,b"])

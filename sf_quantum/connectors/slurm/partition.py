@@ -62,10 +62,19 @@ class PartitionQueue:
         """Return what a job of a service requests."""
         options = service.options
         nodes = _first_number(options.get("nodes"))
-        tasks = _first_number(options.get("ntasksPerNode"))
-        processors = tasks * _first_number(options.get("cpusPerTask")) * nodes
-        processors = max(processors, _first_number(options.get("ntasks")))
+        each = _first_number(options.get("ntasksPerNode"))
+        tasks = nodes * each
+        if options.get("ntasks"):
+            tasks = _first_number(options["ntasks"])
+            nodes = min(nodes, tasks)
+            # Slurm takes as many nodes as the tasks need, with processors for this number
+            if options.get("ntasksPerNode"):
+                each = min(each, tasks)
+                nodes = max(nodes, math.ceil(tasks / each))
+                tasks = nodes * each
+        processors = tasks * _first_number(options.get("cpusPerTask"))
         if self.exclusive or options.get("exclusive"):
+            nodes = max(nodes, math.ceil(processors / self.per_node))
             processors = nodes * self.per_node
         return JobInQueue(processors, service.seconds or math.inf)
 

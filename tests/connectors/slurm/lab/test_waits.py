@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from sf_quantum.connectors.slurm.partition import PartitionQueue
+from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON, number
 from tests.support.journals import collect, progress
+from tests.support.lab_cluster import LabError
 
 if TYPE_CHECKING:
     from tests.lab import Lab
@@ -15,6 +20,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+FLAGS = {
+    "nodes": "nodes",
+    "ntasks": "ntasks",
+    "ntasksPerNode": "ntasks-per-node",
+    "cpusPerTask": "cpus-per-task",
+}
 NODE: JSON = {"partition": "compute", "ntasks": 1, "begin": "now+4"}
 ALLOCATIONS: list[JSON] = [
     "per-step",
@@ -68,3 +79,23 @@ def test_a_wait_for_nodes_is_told_and_is_slurms(
         assert row.waited > job.started - at
         assert row.ran >= ended - began
     assert len(rows) == 3
+
+
+def test_a_forecast_is_for_the_processors_that_slurm_allocates(lab: Lab) -> None:
+    queue, random, allocations = PartitionQueue(per_node=4), Random(1), 0
+    for _ in range(25):
+        nodes, per_node, cpus = (random.choice([None, 1, 2]) for _ in range(3))
+        tasks = random.choice([None, 1, 2, 3, 4])
+        options: dict[str, JSON] = {"nodes": nodes and str(nodes), "ntasks": tasks}
+        options |= {"ntasksPerNode": per_node, "cpusPerTask": cpus}
+        service = SlurmService()
+        service.options = {key: value for key, value in options.items() if value}
+        flags = [f"--{FLAGS[key]}={value}" for key, value in service.options.items()]
+        with suppress(LabError):  # more processors or tasks than the nodes have
+            allocated = lab.output(
+                *("salloc", "--quiet", "--immediate=30", "--partition=compute", *flags),
+                *("sh", "-c", "squeue --noheader --job=$SLURM_JOB_ID --format=%C"),
+            )
+            assert queue.request(service).processors == int(allocated), options
+            allocations += 1
+    assert allocations > 15
