@@ -125,7 +125,12 @@ class History:
     def times(self, step: str, target: str) -> JobTimes | None:
         """Return the medians of a step's latest jobs on a target; None if none completed."""
         latest = self._times.get((step, target))
-        return JobTimes(*map(median, zip(*latest, strict=True))) if latest else None
+        if not latest:
+            return None
+        times = JobTimes(*map(median, zip(*latest, strict=True)))
+        # the median of differences is not the difference of the medians
+        ran = median(one.other_seconds - one.pending_seconds for one in latest)
+        return times._replace(pending_seconds=times.other_seconds - ran)
 
     def spent(self, step: str | None = None) -> dict[str, float]:
         """Return the QPU seconds charged to the budget, by target.

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from sf_quantum.candidates.decision import (
     decide,
     explain,
 )
-from sf_quantum.candidates.history import MAX_RUNS, History, JobTimes
+from sf_quantum.candidates.history import MAX_JOBS, MAX_RUNS, History, JobTimes
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, events
 from sf_quantum.qpu import QpuStatus
@@ -115,6 +116,25 @@ def test_a_predicted_wait_replaces_that_of_earlier_jobs() -> None:
     assert (then.wait, then.seconds) == (0.0, 100.0)
     now = attempts.classical_target(asked, "c", Capacity(), 500.0)
     assert (now.wait, now.seconds, now.end) == (500.0, 40.0, 540.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1))
+def test_a_predicted_wait_is_added_to_the_median_run_time(
+    jobs: list[tuple[int, int]],
+) -> None:
+    """Of jobs that waited for nodes and then ran, for whole seconds each."""
+    attempts = Attempts({}, cooldown=0)
+    for pending, ran in jobs:
+        events = attempt(0, pending + ran, "c")
+        slurm: Event = {"event": "slurm", "time": 0, "job": "/s/0", "submitted": 0}
+        events.insert(-1, {**slurm, "started": pending})
+        attempts.history.add((event, True) for event in typed(events))
+    asked = attempts.begin("/s/0", "/s", StepRules())
+    latest = jobs[-MAX_JOBS:]
+    then = attempts.classical_target(asked, "c", Capacity())
+    assert then.end == median(sum(job) for job in latest)
+    now = attempts.classical_target(asked, "c", Capacity(), 500.0)
+    assert now.end == 500.0 + median(ran for _, ran in latest)
 
 
 def test_what_was_spent_counts_once_whatever_came_of_it() -> None:
