@@ -8,9 +8,11 @@ ignores ``--jobs`` and ``--states``, and its output is much larger (docs/referen
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 from sf_quantum.slurm import ids, tres
@@ -27,12 +29,13 @@ _FIELDS = (
 FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
 _CLUSTER_LINE = "CLUSTER: "
 
-#: the value of ``--Format`` for :func:`site_jobs`
+#: the value of ``--Format`` for :func:`site_jobs`; see :class:`Rows`
 SITE_FORMAT = (
     "JobID:.12|,JobArrayID:.80|,State:.20|,Reason:.60|,UserID:.12|,PriorityLong:.24|,"
-    "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,BurstBuffer:.200"
+    "BurstBufferState:.24|,BatchFlag:.4|,Requeue:.4|,SubmitTime:.20|,RestartCnt:.8|,"
+    "BurstBuffer:.200"
 )
-#: the value of ``--Format`` for :func:`gated_jobs`, with ``SLURM_TIME_FORMAT=%s``
+#: the value of ``--Format`` for :func:`gated_jobs`; see :class:`Rows`
 GATE_FORMAT = ",".join(
     f"{name}:|"
     for name in (
@@ -40,7 +43,7 @@ GATE_FORMAT = ",".join(
         "Comment"
     ).split()
 )
-#: the value of ``--Format`` for :func:`job_details`, with ``SLURM_TIME_FORMAT=%s``; an array has a line for each task
+#: the value of ``--Format`` for :func:`job_details`; see :class:`Rows`. An array has a line for each task
 DETAILS_FORMAT = ",".join(
     f"{name}:|"
     for name in (
@@ -62,6 +65,28 @@ STEPS_FORMAT = "%i %N"
 PARTITION_FORMAT = "%T|%C|%D|%h|%L|%r"
 
 _NUMBERED_STEP = re.compile(r"^ *(\d+(?:_\d+)?\.\d+) (\S+)", re.MULTILINE)
+
+
+class Rows:
+    """Rows that begin with a secret, so that no text of a user can pass for one.
+
+    The comment, the account or the burst buffer of a job may contain newlines, which squeue
+    prints as they are. The command is run with ``SLURM_TIME_FORMAT=%s``.
+
+    :param format_: the value of ``--Format`` without the secret; its first separator is ``|``
+    """
+
+    def __init__(self, format_: str) -> None:
+        self._secret = f"|{secrets.token_hex(8)}|"
+        #: the value of ``--Format``
+        self.format = format_.replace("|", self._secret, 1)
+
+    def split(self, output: str) -> Iterator[str]:
+        """Yield the rows of an output, without the secret."""
+        begins = re.compile(rf"^[^|\n]*{re.escape(self._secret)}", re.MULTILINE)
+        starts = [match.start() for match in begins.finditer(output)]
+        for start, end in pairwise([*starts, len(output) + 1]):
+            yield output[start : end - 1].replace(self._secret, "|", 1)
 
 
 @dataclass(frozen=True)
@@ -196,6 +221,7 @@ class QueuedJob:
     :param requeues: whether Slurm may requeue it; ``None`` for a job without a script, which
         cannot be requeued
     :param pool: the QPU that it requests
+    :param submitted: see :func:`submission`
     """
 
     id: int
@@ -207,6 +233,7 @@ class QueuedJob:
     buffer: str
     requeues: bool | None
     pool: str
+    submitted: str = ""
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -214,12 +241,12 @@ class QueuedJob:
         return -self.priority, self.id
 
 
-def site_jobs(text: str) -> dict[int, QueuedJob]:
-    """Read the output of ``squeue`` with :data:`SITE_FORMAT`, by id."""
+def site_jobs(rows: Iterable[str]) -> dict[int, QueuedJob]:
+    """Read the rows of ``squeue`` with :data:`SITE_FORMAT`, by id."""
     jobs = {}
-    for line in text.split("\n"):
-        columns = [column.strip() for column in line.split("|", 9)]
-        columns += [""] * (10 - len(columns))
+    for row in rows:
+        columns = [column.strip() for column in row.split("|", 11)]
+        columns += [""] * (12 - len(columns))
         id_, name, state, reason, uid, priority, buffer, *flags, directive = columns
         if not (id_.isdecimal() and uid.isdecimal() and priority.isdecimal()):
             continue
@@ -228,6 +255,7 @@ def site_jobs(text: str) -> dict[int, QueuedJob]:
             *(int(id_), name, state, reason, int(uid), int(priority), buffer),
             (flags[1] == "1") if flags[0] == "1" else None,
             pool[1] if pool else "",
+            submission(*flags[2:]),
         )
     return jobs
 
@@ -262,11 +290,11 @@ class GatedJob:
         return is_due and self.dependency in ("", "(null)")
 
 
-def gated_jobs(text: str) -> dict[int, GatedJob]:
-    """Read the output of ``squeue`` with :data:`GATE_FORMAT`, by id."""
+def gated_jobs(rows: Iterable[str]) -> dict[int, GatedJob]:
+    """Read the rows of ``squeue`` with :data:`GATE_FORMAT`, by id."""
     jobs: dict[int, GatedJob] = {}
-    for line in text.split("\n"):
-        columns = [column.strip() for column in line.split("|", 8)]
+    for row in rows:
+        columns = [column.strip() for column in row.split("|", 8)]
         if len(columns) < 9 or not columns[0].isdecimal():
             continue
         id_, state, reason, eligible, dependency, user, *times, comment = columns
@@ -280,6 +308,20 @@ def gated_jobs(text: str) -> dict[int, GatedJob]:
         submitted = task.submitted or job.submitted
         jobs[job.id] = replace(stands, submitted=submitted)
     return jobs
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command of Slurm, without what would change its output.
+
+    ``SQUEUE_STATES`` and the like hide jobs, ``SLURM_CLUSTERS`` lists those of others.
+    """
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if not re.match(r"SQUEUE_|SCONTROL_|SACCT_|SLURM_CLUSTERS$", name)
+    }
+    # The site's language and time zone change neither messages nor times.
+    return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
 
 
 def submission(time_: str, restarts: str) -> str:
@@ -315,11 +357,11 @@ class JobDetails:
     submitted: str
 
 
-def job_details(text: str, job: str) -> JobDetails | None:
-    """Find a job in the output of ``squeue`` with :data:`DETAILS_FORMAT`."""
-    for line in text.split("\n"):
-        number, *columns = (column.strip() for column in line.split("|"))
-        # squeue ends a line with the separator, too
+def job_details(rows: Iterable[str], job: str) -> JobDetails | None:
+    """Find a job in the rows of ``squeue`` with :data:`DETAILS_FORMAT`."""
+    for row in rows:
+        number, *columns = (column.strip() for column in row.split("|"))
+        # squeue ends a row with the separator, too
         if number == job and len(columns) == DETAILS_FORMAT.count("|"):
             *fields, submitted, restarts, _ = columns
             fields.append(submission(submitted, restarts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 
 import pytest
@@ -308,6 +309,20 @@ def test_reserved_licenses_are_read_as_both_releases_print_them() -> None:
 )
 def test_units_are_those_of_the_license_on_its_server(text: str, number: int) -> None:
     assert licenses.units(text, "qpu@sfq") == number
+
+
+@given(
+    st.lists(st.text(st.sampled_from("|\n17a, "), max_size=40), max_size=4),
+    st.sampled_from([squeue.GATE_FORMAT, squeue.SITE_FORMAT, squeue.DETAILS_FORMAT]),
+)
+def test_no_text_of_a_user_passes_for_a_row(texts: list[str], format_: str) -> None:
+    rows = squeue.Rows(format_)
+    secret = re.fullmatch(r"[^|]*(\|\w+\|).*", rows.format)
+    assert secret is not None
+    printed = [f"{job}{secret[1]}{text}" for job, text in enumerate(texts)]
+    expected = [f"{job}|{text}" for job, text in enumerate(texts)]
+    assert [*rows.split("\n".join(printed))] == expected
+    assert rows.format != squeue.Rows(format_).format
 
 
 def test_only_jobs_that_have_started_hold_licenses() -> None:

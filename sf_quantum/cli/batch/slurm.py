@@ -20,7 +20,7 @@ from sf_quantum.cli.qpu.lease import add_bounds
 from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import opening
 from sf_quantum.qpu.environment import job_environment, job_ids
-from sf_quantum.qpu.leasing.batch_jobs import list_leases
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob, differ, release_leases
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
 from sf_quantum.qpu.leasing.burst.folder import Folder
@@ -142,10 +142,11 @@ def _acquire(args: argparse.Namespace) -> None:
     folder.make()
     # An earlier controller may have left a process that requests the job's lease.
     folder.end_asking(args.job)
+    named = BatchJob("Slurm", cluster, str(args.job), details.submitted)
     asking = Asking(
         client,
         folder,
-        args.job,
+        named,
         details.name,
         again=args.again,
         can_start=args.can_start,
@@ -155,11 +156,7 @@ def _acquire(args: argparse.Namespace) -> None:
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
     hints = opening.hints(cast("LeaseOptions", vars(args)))
-    request = slurm_request(args.job, cluster, details, args.class_of, hints)
-    if isinstance(client, SfqQpu):
-        # A job that a killed controller forgot had the same id, or an earlier request of
-        # this job another key.
-        _release_leases(client, args.job, cluster, but=request.key)
+    request = slurm_request(named, details, args.class_of, hints)
     token = asking.ask(request)
     # The job's environment does not get the credentials of the site.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
@@ -184,23 +181,22 @@ def _release(args: argparse.Namespace) -> None:
         client.release(entry.token)
         # Slurm's accounting has the job even if this fails.
         with suppress(QuantumError):
-            account(args.job, client, entry.token, f"{entry.waited:.3f}")
+            if not _is_another(args.job, entry.submitted):
+                account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
         # Slurm has ended the job's request, but the lease may have been granted meanwhile.
-        _release_leases(client, args.job, controller.cluster())
+        named = BatchJob("Slurm", controller.cluster(), str(args.job))
+        release_leases(client, named)
     folder.remove(args.job)
 
 
-def _release_leases(
-    client: SfqQpu, job: int, cluster: str, but: str | None = None
-) -> None:
-    """Release the leases that were acquired for a job.
-
-    :param but: key of the lease that it keeps
-    """
-    for lease in list_leases(client):
-        if (lease.job, lease.cluster) == (job, cluster) and lease.key != but:
-            client.release(lease.token)
+def _is_another(job: int, submitted: str) -> bool:
+    """Whether a job has the id of a job that a killed controller forgot."""
+    try:
+        listed = controller.details(job, "--states=all")
+    except QpuError:  # The job ended some time ago, or the controller is away.
+        return False
+    return differ(submitted, listed.submitted)
 
 
 def _watch(args: argparse.Namespace) -> None:

@@ -43,16 +43,21 @@ class BatchJob(NamedTuple):
     def has(self, key: str) -> bool:
         """Return whether the key of a lease is the job's; ``sfq lease`` makes other keys.
 
-        A job whose time of submission is unknown has the leases of all jobs with its id.
+        Two times of submission differ only if both are known.
         """
         prefix, _, number = key.rpartition("-")
         job, _, submitted = number.partition(".")
-        if self.submitted not in ("", submitted) or job != self.id:
+        if job != self.id or differ(self.submitted, submitted):
             return False
         scheduler = self.scheduler.lower()
         if self.cluster is None:
             return prefix.startswith(f"{scheduler}-")
         return prefix == f"{scheduler}-{self.cluster}"
+
+
+def differ(submitted: str, other: str) -> bool:
+    """Return whether two times of submission are known, and are those of two jobs."""
+    return "" not in (submitted, other) and submitted != other
 
 
 class ListedLease(NamedTuple):
@@ -83,6 +88,17 @@ def list_leases(client: SfqQpu) -> list[ListedLease]:
         )
         leases.append(ListedLease(int(job) if job.isdecimal() else 0, *texts))
     return leases
+
+
+def release_leases(client: SfqQpu, job: BatchJob, but: str | None = None) -> None:
+    """Release the leases that were acquired in the name of a Slurm job.
+
+    :param but: key of the lease that the job keeps
+    """
+    for lease in list_leases(client):
+        named = str(lease.job), lease.cluster
+        if named == (job.id, job.cluster) and lease.key != but:
+            client.release(lease.token)
 
 
 def lease_request(

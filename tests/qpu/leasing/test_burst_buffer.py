@@ -40,14 +40,15 @@ def sfq(
     """Runs an action for job 7, a task of ada's array; comments go to a file."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    listed = "6|5_1|5|1|bob|501|quantum|other|normal|1\\n"
-    listed += "7|5_2|5|2|ada|500|quantum|physics|urgent|900\\n"
+    listed = "6$mark|5_1|5|1|bob|501|quantum|other|normal|1|1000|0|\\n"
+    listed += "7$mark|5_2|5|2|ada|500|quantum|physics|urgent|900|1000|0|\\n"
     # the tasks that have not started, of which the first two are held and to begin later
     tasks = "0|0|JobHeldUser\\n1|9|BeginTime\\n2|9|None\\n3|9|None\\n"
     for name, script in {
-        "squeue": f"""case "$*" in
+        "squeue": f"""mark=$(echo "$*" | sed -n 's/.* JobID:\\(|[0-9a-f]*\\)|,.*/\\1/p')
+case "$*" in
 *PENDING*) echo $6 >>{tmp_path}/asked; cat {tmp_path}/earlier 2>&- && rm {tmp_path}/earlier || printf '{tasks}';;
-*) printf '{listed}';;
+*) printf "{listed}";;
 esac""",
         "sacctmgr": f'echo "$@" >{tmp_path}/account',
         "scontrol": f"""case "$*" in

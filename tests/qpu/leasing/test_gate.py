@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -173,6 +174,61 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: Site) -> None:
     for _ in range(3):
         site.gate.look()
     assert site.keys() == ["fake-one-f1.1000"]
+
+
+def test_a_lease_whose_key_has_no_time_is_its_jobs(site: Site) -> None:
+    site.scheduler.listed = {"f1": HELD}
+    site.look_until_released("f1")
+    running = replace(site.scheduler.listed["f1"], submitted="1000", is_pending=False)
+    site.scheduler.listed["f1"] = running
+    site.gate.look()
+    assert site.keys() == ["fake-one-f1"]
+
+
+def test_a_forgotten_jobs_request_serves_no_job_with_its_id(site: Site) -> None:
+    held = site.service.acquire()
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1000")}
+    site.gate.look()
+    until(lambda: site.service.queue.leases.waiting == 1, "its request")
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1005", user="eve")}
+    site.gate.look()
+    until(lambda: site.service.queue.leases.waiting == 0, "no request")
+    site.gate.look()
+    until(lambda: site.service.queue.leases.waiting == 1, "another request")
+    site.service.ask("DELETE", f"/v1/leases/{held}")
+    site.look_until_released("f1")
+    (lease,) = site.held
+    assert (lease.user, lease.key) == ("eve", "fake-one-f1.1005")
+
+
+def test_the_refusal_of_a_forgotten_job_is_no_others(site: Site) -> None:
+    refused = replace(HELD, request="qpu=none", submitted="1000")
+    site.scheduler.listed = {"f1": refused}
+    site.gate._refused["f1"] = math.inf
+    site.gate.look()
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1005", user="eve")}
+    site.look_until_released("f1")
+    assert [lease.user for lease in site.held] == ["eve"]
+
+
+def test_a_job_that_is_queued_again_keeps_its_position(site: Site) -> None:
+    site.scheduler.listed = {"f1": replace(HELD, submitted="1000")}
+    site.look_until_released("f1")
+    later = replace(HELD, submitted="1001")
+    again = replace(site.scheduler.listed["f1"], submitted="")
+    site.scheduler.listed = {"f1": again, "f2": later, "f3": later}
+    # No job has nodes, so that each one's lease goes to the next.
+    holders: list[str] = []
+
+    def have_two_had_it() -> bool:
+        site.gate.look()
+        keys = site.keys()
+        if keys and keys != holders[-1:]:
+            holders.extend(keys)
+        return len(holders) >= 2
+
+    until(have_two_had_it, "two leases")
+    assert holders[:2] == ["fake-one-f2.1001", "fake-one-f1.1000"]
 
 
 def test_jobs_ask_in_the_order_in_which_they_are_listed(site: Site) -> None:

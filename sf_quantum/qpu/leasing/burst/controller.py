@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from sf_quantum.errors import QpuError
@@ -22,12 +22,12 @@ _NOT_NEXT = ("Dependency", "BeginTime")
 
 def queue() -> dict[int, QueuedJob]:
     """List the jobs that wait or run."""
-    return squeue.site_jobs(slurm("squeue", "-a", "-h", "-O", squeue.SITE_FORMAT))
+    return squeue.site_jobs(_rows(squeue.SITE_FORMAT, "-a"))
 
 
 def gated_jobs() -> dict[int, GatedJob]:
     """List the jobs that wait or run, each array once."""
-    return squeue.gated_jobs(slurm("squeue", "-a", "-h", "-O", squeue.GATE_FORMAT))
+    return squeue.gated_jobs(_rows(squeue.GATE_FORMAT, "-a"))
 
 
 def hold(name: str, action: str = "hold") -> None:
@@ -115,17 +115,22 @@ def slurm(*command: str) -> str:
     return run_command(*command)
 
 
-def details(job: int) -> JobDetails:
+def details(job: int, *options: str) -> JobDetails:
     """Return what Slurm lists of a job.
 
+    :param options: further options of squeue, such as ``--states=all``
     :raises QpuError: if it does not list the job
     """
     # the id of an array's last task also means the array, which has a line for each task
-    form = squeue.DETAILS_FORMAT
-    lines = slurm("squeue", "-h", "-j", str(job), "-O", form)
-    if (listed := squeue.job_details(lines, str(job))) is None:
+    rows = _rows(squeue.DETAILS_FORMAT, "-j", str(job), *options)
+    if (listed := squeue.job_details(rows, str(job))) is None:
         raise QpuError(f"squeue does not list job {job}")
     return listed
+
+
+def _rows(format_: str, *options: str) -> Iterator[str]:
+    rows = squeue.Rows(format_)
+    return rows.split(slurm("squeue", "-h", *options, "-O", rows.format))
 
 
 def cluster() -> str:

@@ -58,11 +58,26 @@ class Held:
 
     :param losses: how often it had a lease without nodes
     :param text: the reason, for the user
+    :param submitted: see :class:`.BatchJob`
     """
 
     why: Why
     losses: int = 0
     text: str = ""
+    submitted: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a file; a malformed one is that of a job that Slurm cannot start."""
+        match text.strip().split(" ", 3):
+            case [why, losses, submitted, *rest] if losses.isdecimal():
+                with suppress(ValueError):
+                    submitted = submitted if submitted.isdecimal() else ""
+                    return cls(Why(why), int(losses), "".join(rest), submitted)
+        return cls(Why.CANNOT)
+
+    def __str__(self) -> str:
+        return f"{self.why.value} {self.losses} {self.submitted or '-'} {self.text}\n"
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,7 @@ class Entry:
     :param written: when it was acquired, or the job began to ask, in epoch seconds
     :param waited: seconds from then to the lease
     :param pid: the process that asks
+    :param submitted: see :class:`.BatchJob`
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +96,7 @@ class Entry:
     waited: float = 0.0
     pid: int = 0
     asks: Asks = Asks.LATER
+    submitted: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -87,15 +104,16 @@ class Entry:
         first, *lines = text.splitlines() or [""]
         variables = dict(line.split("=", 1) for line in lines if "=" in line)
         match first.split():
-            case ["#", written, waited, pid, qpu, asks]:
+            case ["#", written, waited, pid, qpu, asks, *submitted]:
                 with suppress(ValueError):
                     numbers = float(written), float(waited), int(pid)
-                    return cls(variables, qpu, *numbers, Asks(asks))
+                    asked = Asks(asks), "".join(submitted[:1])
+                    return cls(variables, qpu, *numbers, *asked)
         return cls(variables)
 
     def __str__(self) -> str:
         first = f"# {self.written:.0f} {self.waited:.3f} {self.pid} {self.qpu or '-'}"
-        lines = [f"{first} {self.asks.value}"]
+        lines = [f"{first} {self.asks.value} {self.submitted}".strip()]
         lines += [f"{k}={' '.join(v.split())}" for k, v in self.variables.items()]
         return "\n".join(lines) + "\n"
 
@@ -138,16 +156,10 @@ class Folder:
 
     def held(self, job: int) -> Held | None:
         text = self._read(f"{job}.held")
-        if text is None:
-            return None
-        match text.strip().split(" ", 2):
-            case [why, losses, *rest] if losses.isdecimal():
-                with suppress(ValueError):
-                    return Held(Why(why), int(losses), "".join(rest))
-        return Held(Why.CANNOT)
+        return None if text is None else Held.parse(text)
 
     def hold(self, job: int, held: Held) -> None:
-        self.replace(f"{job}.held", f"{held.why.value} {held.losses} {held.text}\n")
+        self.replace(f"{job}.held", str(held))
 
     def remove(self, job: int) -> None:
         """Forget a job that neither asks for a lease nor has one."""

@@ -84,7 +84,7 @@ class Forgotten:
             slurm("scontrol", "update", f"JobId={job.name}", "Requeue=1")
         # it has to end before it can be queued again, even if this process is killed
         words = f"{job.name} {int(job.requeues)}"
-        self._folder.hold(job.id, Held(Why.FORGOTTEN, 0, words))
+        self._folder.hold(job.id, Held(Why.FORGOTTEN, 0, words, job.submitted))
         slurm("scancel", job.name)
         self._queue_again(job.id, words)
 

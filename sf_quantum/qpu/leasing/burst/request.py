@@ -13,8 +13,7 @@ from sf_quantum.slurm.squeue import JobDetails
 
 
 def slurm_request(
-    job: int,
-    cluster: str,
+    job: BatchJob,
     details: JobDetails,
     rules: Sequence[ClassRule],
     hints: LeaseHints,
@@ -25,8 +24,7 @@ def slurm_request(
     :param hints: what the job's user says of it, such as bounds of the lease
     """
     class_ = class_of(rules, details.partitions, details.qos, details.priority)
-    named = BatchJob("Slurm", cluster, str(job), details.submitted)
-    return lease_request(named, class_, hints)
+    return lease_request(job, class_, hints)
 
 
 def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:

@@ -10,9 +10,11 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from dataclasses import replace
 
-from sf_quantum.errors import QpuError, QuantumError
+from sf_quantum.errors import InputError, QpuError, QuantumError
 from sf_quantum.qpu import Qpu
+from sf_quantum.qpu.leasing.batch_jobs import BatchJob, release_leases
 from sf_quantum.qpu.leasing.burst.controller import (
     STAGING,
     cannot_start,
@@ -30,6 +32,7 @@ from sf_quantum.qpu.leasing.burst.folder import (
     is_asking,
 )
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled, acquire
+from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.slurm.squeue import JobDetails
 from sf_quantum.threads import in_thread
 
@@ -59,7 +62,8 @@ def wait_for_tasks(details: JobDetails) -> None:
 class Asking:
     """The wait of one job for its lease.
 
-    :param id_: Slurm's name of the job
+    :param job: the job's identity
+    :param name: Slurm's name of the job, such as ``7_1``
     :param again: whether the job had a lease and no nodes, and is held in Slurm meanwhile
     :param can_start: the program ``qpu-can-start``, if the site has it
     :ivar recalled: set if the job's place is needed for another user
@@ -69,8 +73,8 @@ class Asking:
         self,
         client: Qpu,
         folder: Folder,
-        job: int,
-        id_: str,
+        job: BatchJob,
+        name: str,
         *,
         again: bool,
         can_start: str | None,
@@ -78,13 +82,16 @@ class Asking:
         self.recalled = threading.Event()
         self._client = client
         self._folder = folder
-        self._job = job
-        self._id = id_
+        self._named = job
+        self._job = int(job.id)
+        self._id = name
         self._again = again
         self._can_start = can_start
         self._began = time.time()
         self._reported = ""
         self._asks = Asks.LATER
+        # The lease of an earlier job with the id, or of an earlier request of the job.
+        self._earlier: str | None = None
         # jobs that are ahead in Slurm's queue, and when Slurm was asked
         self._ahead: list[int] = []
         self._listed = -math.inf
@@ -95,8 +102,11 @@ class Asking:
         :param command: the arguments of ``sfq`` with which it asks
         """
         earlier = self._folder.entry(self._job)
-        if self._again and earlier is not None and earlier.token is not None:
-            self._client.give_way(earlier.token)
+        if earlier is not None and earlier.token is not None:
+            if self._again:
+                self._client.give_way(earlier.token)
+            else:
+                self._earlier = earlier.token
         if not self._again:
             words = json.dumps(command)
             self._folder.replace(f"{self._job}.command", words)
@@ -120,9 +130,12 @@ class Asking:
     def _ask(self, request: AcquireOptions) -> str | None:
         """Ask until there is a lease, or the QPU takes no requests but others are ahead."""
         stop, changed = threading.Event(), threading.Event()
-        waiting = in_thread(
-            lambda: acquire(self._client, request, stop, lambda *_: changed.set())
-        )
+
+        def acquired() -> str:
+            self._release_earlier(request, stop, changed)
+            return acquire(self._client, request, stop, lambda *_: changed.set())
+
+        waiting = in_thread(acquired)
         looked, pause = time.monotonic(), FIRST_REPORT_SECONDS
         try:
             while not _is_done(waiting):
@@ -146,6 +159,27 @@ class Asking:
             raise
         return token
 
+    def _release_earlier(
+        self, request: AcquireOptions, stop: threading.Event, changed: threading.Event
+    ) -> None:
+        """Release what the job's id has left, for which the job would wait.
+
+        A job that a killed controller forgot had the same id, or a killed process has requested
+        a lease for an earlier run of this job.
+        """
+        while not stop.is_set():
+            try:
+                if isinstance(self._client, SfqQpu):
+                    release_leases(self._client, self._named, request.key)
+                elif self._earlier is not None:
+                    self._client.release(self._earlier)
+                return
+            except InputError:  # the lease has ended
+                return
+            except QpuError:  # however long the QPU is away
+                changed.set()
+                stop.wait(TASKS_SECONDS)
+
     def _look(self) -> Asks:
         """Report on the wait, and check that Slurm could still start the job."""
         text, closed = _report(self._client)
@@ -157,7 +191,8 @@ class Asking:
         """Write the job's environment, and let Slurm start the job."""
         now = time.time()
         waited = now - self._began
-        entry = Entry(variables, self._client.name, now, waited, asks=Asks.ASKED)
+        lease = Entry(variables, self._client.name, now, waited, asks=Asks.ASKED)
+        entry = replace(lease, submitted=self._named.submitted)
         self._folder.write(self._job, entry)
         if self._again:
             slurm("scontrol", "release", self._id)
@@ -168,7 +203,7 @@ class Asking:
         job, entry = self._job, self._folder.entry(self._job)
         self._asks = asks
         if entry is None or entry.pid != os.getpid() or entry.asks is not asks:
-            fields = (self._began, 0.0, os.getpid(), asks)
+            fields = (self._began, 0.0, os.getpid(), asks, self._named.submitted)
             self._folder.write(job, Entry({}, self._client.name, *fields))
 
     def _report(self, text: str) -> None:
@@ -195,11 +230,13 @@ class Asking:
         job, text = self._job, f"{self._client.name}: {text}"
         before = self._folder.held(job)
         losses = 0 if before is None else before.losses
-        self._folder.hold(job, Held(why, losses, text))
+        submitted = self._named.submitted
+        self._folder.hold(job, Held(why, losses, text, submitted))
         self._report(text)
         if self._again:
             # Slurm's place is still the job's, which has to be given back some day
-            self._folder.write(job, Entry({}, self._client.name, time.time()))
+            entry = Entry({}, self._client.name, time.time(), submitted=submitted)
+            self._folder.write(job, entry)
         else:
             self._folder.remove(job)
         raise StepsBack(text)

@@ -11,6 +11,7 @@ be killed at any time.
     more places of one user than a share    held in Slurm ----> released when there is room
     a job whose wait Slurm has forgotten    queued again
     a file of a job that is gone            its lease is given back
+    the same, and Slurm gave its id again   its lease is given back
     a place of a job that is gone           another one is added to the pool
 """
 
@@ -26,10 +27,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from sf_quantum.errors import QpuError
-from sf_quantum.qpu.leasing.batch_jobs import without_nodes
+from sf_quantum.qpu.leasing.batch_jobs import differ, without_nodes
 from sf_quantum.qpu.leasing.burst.controller import (
     STAGED,
     STAGING,
@@ -171,6 +173,7 @@ class Watch:
         if idle and now - self._listed < IDLE_SECONDS:
             return
         jobs, self._listed = queue(), now
+        self._leave_out_others(jobs, entries, held)
         self._gone = {
             job: self._gone.get(job, now) for job in traced if job not in jobs
         }
@@ -187,6 +190,25 @@ class Watch:
         for places in self._pools.values():
             alive = [one for one in taken if one.pool == places.qpu and one.job in jobs]
             self._share(places, alive, jobs, entries, held)
+
+    def _leave_out_others(
+        self,
+        jobs: dict[int, QueuedJob],
+        entries: Mapping[int, Entry],
+        held: dict[int, Held],
+    ) -> None:
+        """Leave out jobs that have the id of a job that a killed controller forgot.
+
+        Nothing that the forgotten job left is theirs: its mark would end a hold of theirs, and
+        its lease is released as if there were no job with its id.
+        """
+        for id_, mark in [*held.items()]:
+            if id_ in jobs and differ(mark.submitted, jobs[id_].submitted):
+                (self.folder.path / f"{id_}.held").unlink(missing_ok=True)
+                del held[id_]
+        for id_, entry in entries.items():
+            if id_ in jobs and differ(entry.submitted, jobs[id_].submitted):
+                del jobs[id_]
 
     def _sweep(self, job: int, entry: Entry | None) -> None:
         """Give back the lease of a job that is gone, and forget the job."""
@@ -222,7 +244,7 @@ class Watch:
         losses = 1 + (0 if held is None else held.losses)
         text = without_nodes(entry.qpu, job.reason)
         hold(job.name)
-        self.folder.hold(job.id, Held(Why.NODES, losses, text))
+        self.folder.hold(job.id, Held(Why.NODES, losses, text, job.submitted))
         comment(job.name, text)
         logger.info("job %d: %s", job.id, text)
         self._children.start(job.id, [*command, "--again"])
@@ -250,7 +272,7 @@ class Watch:
             qpu = mark.text.partition(":")[0]
             text = f"{qpu}: Slurm cannot start it: {why}"
             if text != mark.text:
-                self.folder.hold(id_, Held(Why.CANNOT, mark.losses, text))
+                self.folder.hold(id_, replace(mark, why=Why.CANNOT, text=text))
                 comment(job.name, text)
 
     def _is_settled(self, job: QueuedJob) -> bool:

@@ -34,6 +34,7 @@ from sf_quantum.qpu.leasing import held_leases
 from sf_quantum.qpu.leasing.batch_jobs import (
     BatchJob,
     ListedLease,
+    differ,
     list_leases,
     without_nodes,
 )
@@ -120,6 +121,8 @@ class Gate:
         self._waits: dict[str, float] = {}
         self._missing = Counter[str]()
         self._explained: dict[str, str] = {}
+        # Times of submission, by which jobs with the same id are told apart.
+        self._submitted: Mapping[str, str] = {}
 
     def run(self) -> NoReturn:
         """Look whenever a lease is granted, and every few seconds."""
@@ -149,6 +152,7 @@ class Gate:
             for name, qpu in self._qpus.items()
         }
         jobs = self._scheduler.jobs()
+        self._forget_others(jobs)
         leases = {
             name: {
                 id_: lease.token
@@ -170,13 +174,27 @@ class Gate:
                 check = partial(self._check, id_, *state, self._qpus[qpu], token)
                 self._try(id_, check)
         for id_, (request, _) in self._requests.items():
-            is_wanted = requested.get(id_) == self._asked[id_]
+            is_wanted = requested.get(id_) == self._asked[id_] and self._name(id_).has(
+                request.options.key or ""
+            )
             if not (is_wanted and jobs[id_].is_held and jobs[id_].may_start):
                 request.stop.set()
             elif request.reason:
                 self._explain(id_, request.reason)
         for places in self._places:
             self._ask(places, jobs, requested, leases)
+
+    def _forget_others(self, jobs: Mapping[str, GatedJob]) -> None:
+        """Forget what is remembered of jobs whose ids others have now."""
+        before = self._submitted
+        # A job that is queued again has the time of its first submission here.
+        self._submitted = {
+            id_: job.submitted or before.get(id_, "") for id_, job in jobs.items()
+        }
+        for id_, submitted in self._submitted.items():
+            if differ(before.get(id_, ""), submitted):
+                for remembered in (self._refused, self._waits, self._explained):
+                    remembered.pop(id_, None)
 
     def _reap(self) -> None:
         """Forget requests that have ended; the service lists the leases granted."""
@@ -194,7 +212,7 @@ class Gate:
         """Return whether a lease is the job's, and release that of an earlier one."""
         if job is None:
             return True
-        if not self._scheduler.name(id_, job.submitted).has(lease.key):
+        if not self._name(id_).has(lease.key):
             self._try(id_, partial(qpu.release, lease.token))
             logger.info("job %s: the lease of an earlier job is released", id_)
             return False
@@ -276,10 +294,7 @@ class Gate:
                 if users.total() < places.count and users[user] < share:
                     waiting.remove(id_)
                     users[user] += 1
-                    submitted = jobs[id_].submitted
-                    self._try(
-                        id_, partial(self._request, id_, submitted, *requested[id_])
-                    )
+                    self._try(id_, partial(self._request, id_, *requested[id_]))
 
     def _may_ask(self, id_: str, job: GatedJob, requested: JobRequest) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
@@ -297,10 +312,12 @@ class Gate:
             return NO_REQUEST
         return qpu, hints
 
-    def _request(self, job: str, submitted: str, qpu: str, hints: LeaseHints) -> None:
+    def _name(self, id_: str) -> BatchJob:
+        return self._scheduler.name(id_, self._submitted.get(id_, ""))
+
+    def _request(self, job: str, qpu: str, hints: LeaseHints) -> None:
         self._asked[job] = qpu, hints
-        named = self._scheduler.name(job, submitted)
-        request = _Request(*self._make_request(named, qpu, hints))
+        request = _Request(*self._make_request(self._name(job), qpu, hints))
         self._requests[job] = request, request.start()
 
     def _refuse(self, job: str, error: QuantumError) -> None:

@@ -15,6 +15,7 @@ from typing import ClassVar, NamedTuple
 
 from sf_quantum.errors import QpuError
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob
+from sf_quantum.slurm import squeue
 from sf_quantum.text import one_line
 
 # Longest wait for a command of a batch system.
@@ -111,8 +112,7 @@ def run_command(*command: str) -> str:
     try:
         done = subprocess.run(
             command,
-            # The site's language and time zone change neither messages nor times.
-            env={**os.environ, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"},
+            env=squeue.environment(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -215,7 +215,10 @@ async def leases(
     queue: Queue,
     who: Who,
     closed: Annotated[
-        bool, Query(description="The latest 1000 leases, including ended ones.")
+        bool,
+        Query(
+            description="The latest 1000 leases, including those that wait or have ended."
+        ),
     ] = False,
     waiting: Annotated[
         bool, Query(description="Include leases that wait for a vQPU.")

@@ -100,7 +100,7 @@ async def completed(
         return request
     if not await cluster.has(job, request.slurm_cluster, settings.slurm_cluster):
         return request
-    slurm_job = await cluster.about(job, user)
+    slurm_job = await cluster.about(job, user, request.key)
     if slurm_job is None:
         return request
     units = slurm_job.units.get(settings.shares.slurm_unit or "")

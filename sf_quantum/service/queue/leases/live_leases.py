@@ -197,9 +197,13 @@ class Leases:
         return self._store.leases.latest(None if who.admin else who.user)
 
     def list(self, who: Identity, *, waiting: bool = False) -> list[Lease]:
-        """List the leases that are held, and on request those that wait on disk."""
-        leases = self.on_disk if waiting else self.held
-        return [lease for lease in leases if visible(who, lease)]
+        """List the leases that occupy a vQPU, and on request those that wait for one."""
+        return [
+            live.lease
+            for live in self._table
+            if (live.hold is not None or (waiting and live.is_active))
+            and visible(who, live.lease)
+        ]
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
         """Mark a lease as used; its expiry does not change."""

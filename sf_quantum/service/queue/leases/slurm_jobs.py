@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -15,8 +16,11 @@ from sf_quantum.slurm import config, squeue
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
-# time for which an answer about an existing job is kept
+# Time for which an answer about an existing job is kept for a request with a key. Another
+# request may be about a later job: a killed controller forgets the jobs of its last seconds,
+# and gives their ids again once it is back.
 KEPT_SECONDS = 60.0
+KEYLESS_SECONDS = 5.0
 # limited, since each query is a process, and a request to the cluster's only controller
 QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
@@ -46,8 +50,9 @@ class OwnCluster:
 
     def __init__(self) -> None:
         self._name: str | None = None
-        # Slurm's answers by job and user, each with the time when it was received.
-        self._jobs: dict[tuple[str, str], tuple[float, SlurmJob]] = {}
+        # Slurm's answers by job, user and key of the request, each with the time until which
+        # it is kept.
+        self._jobs: dict[tuple[str, str, str | None], tuple[float, SlurmJob]] = {}
 
     async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
         """Return whether Slurm can be queried about a job.
@@ -65,20 +70,26 @@ class OwnCluster:
             self._name = config.cluster_name(text)
         return cluster.casefold() == (configured or self._name or "").casefold()
 
-    async def about(self, job: str, user: str) -> SlurmJob | None:
+    async def about(self, job: str, user: str, key: str | None) -> SlurmJob | None:
         """Query a user's job; ``None`` without a clear answer.
 
         An answer is kept for a while, since clients that wait repeat their requests.
 
+        :param key: key of the request
         :returns: :data:`NOT_THEIRS` if Slurm knows no such job, or it is another user's
         """
         now = time.monotonic()
-        self._jobs = {k: v for k, v in self._jobs.items() if now - v[0] < KEPT_SECONDS}
-        if (kept := self._jobs.get((job, user))) is not None:
+        self._jobs = {
+            known: (until, answer)
+            for known, (until, answer) in self._jobs.items()
+            if now < until
+        }
+        if (kept := self._jobs.get((job, user, key))) is not None:
             return kept[1]
         slurm_job = await _about(job, user)
         if slurm_job is not None and slurm_job is not NOT_THEIRS:
-            self._jobs[job, user] = time.monotonic(), slurm_job
+            seconds = KEYLESS_SECONDS if key is None else KEPT_SECONDS
+            self._jobs[job, user, key] = time.monotonic() + seconds, slurm_job
         return slurm_job
 
 
@@ -115,6 +126,7 @@ async def _run(*command: str) -> subprocess.CompletedProcess[bytes] | None:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=squeue.environment(os.environ),
             timeout=ANSWER_SECONDS,
         )
 

@@ -239,6 +239,42 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: GateSite) -> None:
         site.lab.output("scancel", str(job))
 
 
+def test_a_comment_cannot_pass_for_a_row_of_another_job(site: GateSite) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("sleep 60")
+        look_until_held(gate, service)
+        gate.look()
+        site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
+        listed = controller.gated_jobs()[job]
+        forged = f"qpu=none\n{job}|RUNNING|None|0|(null)|{listed.user}|1|0|qpu=qpu"
+        other = site.submit("true", "--hold", f"--comment={forged}")
+        assert controller.gated_jobs()[job] == listed
+        assert controller.gated_jobs()[other].comment == forged
+        gate.look()
+        assert [lease.reason for lease in leases(service)] == [None]
+        site.lab.output("scancel", str(job), str(other))
+
+
+def test_variables_of_users_hide_no_job(
+    site: GateSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.submit("true", "--hold")
+    with monkeypatch.context() as patch:
+        for name, value in {
+            "SQUEUE_STATES": "COMPLETED",
+            "SQUEUE_USERS": "nobody",
+            "SQUEUE_PARTITION": "compute",
+            "SQUEUE_FORMAT2": "jobid",
+            "SLURM_CLUSTERS": "elsewhere",
+            "SLURM_TIME_FORMAT": "relative",
+        }.items():
+            patch.setenv(name, value)
+        submitted = controller.gated_jobs()[job].submitted
+        assert submitted.isdecimal()
+        assert controller.details(job).submitted == submitted
+    site.lab.output("scancel", str(job))
+
+
 def test_the_tasks_of_an_array_share_a_lease(site: GateSite) -> None:
     with site.serving() as service, site.running_gate():
         script = f"{site.held_lease()} sh -c 'env | grep TOKEN >>{site.folder}/tokens'"

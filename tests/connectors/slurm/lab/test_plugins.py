@@ -17,6 +17,8 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import VERSIONS
 from sf_quantum.files import JSON, listing
 from sf_quantum.net.transport import Client
 from sf_quantum.planning.traces import sacct
+from sf_quantum.qpu.leasing.burst.folder import Folder, Held, Why
+from sf_quantum.qpu.sfq.service_client import RETRY_SECONDS
 from tests.support import lab_site, lab_supervisor
 from tests.support.lab_cluster import LabError
 from tests.support.lab_conf import FIRST
@@ -487,6 +489,42 @@ def test_a_job_with_the_id_of_a_forgotten_one_has_a_new_lease(own_site: Site) ->
         job = site.submit("halved", "env | grep TOKEN")
         assert job == forgotten
         assert site.output(job) not in ("", token)
+
+
+def test_the_lease_of_a_forgotten_job_ends_while_another_has_its_id(
+    own_site: Site,
+) -> None:
+    site = own_site
+    with site.serving("halved") as service:
+        with site.lab.forgetting():
+            forgotten = site.submit("halved", "sleep 60")
+            site.until(forgotten, "JobState=RUNNING")
+        ends = site.folder / "ends"
+        script = f"until [ -e {ends} ]; do sleep 0.1; done"
+        job = int(site.as_user("sbatch", "--parsable", "--hold", "--wrap", script))
+        assert job == forgotten
+        assert len(service.queue.leases.held) == 1
+        mark = Held(Why.CANNOT, text="halved: it cannot start", submitted="1000")
+        Folder(site.state).hold(job, mark)
+        site.lab.wait_for(lambda: not service.queue.leases.held, "its end", SECONDS)
+        # Neither the mark nor the account of the forgotten job is the other's.
+        assert "Priority=0 " in site.shown(job)
+        site.lab.output("scontrol", "release", str(job))
+        ends.touch()
+        show = ("sacct", "-X", "-n", "-P", "-j", str(job), "-o", "State,AdminComment")
+        site.lab.wait_for(
+            lambda: "COMPLETED|" in site.lab.output(*show).splitlines(), "it", SECONDS
+        )
+
+
+def test_a_job_waits_for_a_service_that_is_away(own_site: Site) -> None:
+    site = own_site
+    job = site.submit("halved", "env | grep TOKEN")
+    site.until(job, "AdminComment=.*does not answer")
+    # Longer than requests that are not repeated for ever are tried.
+    time.sleep(RETRY_SECONDS + 3)
+    with site.serving("halved"):
+        assert "TOKEN" in site.output(job)
 
 
 def test_a_step_without_a_script_waits_as_well(site: Site) -> None:

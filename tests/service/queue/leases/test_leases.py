@@ -47,7 +47,7 @@ from sf_quantum.service.queue.jobs import worker
 from sf_quantum.service.queue.leases import live_leases as leases
 from sf_quantum.service.queue.leases import slurm_jobs, vqpus
 from sf_quantum.service.queue.leases.entitlements import lease_class
-from sf_quantum.service.queue.leases.lease_states import Held
+from sf_quantum.service.queue.leases.lease_states import Ending, Held
 from sf_quantum.service.queue.leases.slurm_jobs import QUERIES_AT_ONCE
 from sf_quantum.service.queue.leases.waiting_requests import WaitingRequest
 from sf_quantum.text import utc
@@ -609,6 +609,28 @@ async def test_who_may_acquire(tmp_path: Path) -> None:
         assert (refused.value.status, refused.value.field) == (403, "user")
 
 
+async def test_a_lease_is_listed_until_its_vqpu_is_free(
+    queue: JobQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full keeps the end of a lease from being written."""
+    lease = await acquire(queue)
+    live = queue.vqpus.table.get(lease.id)
+    assert live is not None
+
+    def close(*_: object) -> Lease:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.store.leases, "close", close)
+        releasing = asyncio.create_task(queue.leases.release(ANN, lease.id))
+        await until(lambda: isinstance(live.state, Ending))
+        for waiting in (False, True):
+            listed = queue.leases.list(ANN, waiting=waiting)
+            assert [one.id for one in listed] == [lease.id]
+    await releasing
+    assert queue.leases.list(ANN, waiting=True) == []
+
+
 SQUEUE = """#!/bin/sh
 case "$(cat "{folder}/says")" in
 there)
@@ -724,7 +746,7 @@ async def test_the_account_of_a_slurm_job_is_the_one_that_slurm_says(
 async def test_a_slurm_that_hangs_keeps_no_other_thread_waiting(
     tmp_path: Path, slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_jobs, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(slurm_jobs, "KEYLESS_SECONDS", 0.0)
     folder = tmp_path / "slurm"
 
     def asked() -> int:
