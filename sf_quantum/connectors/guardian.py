@@ -32,7 +32,7 @@ from sf_quantum.errors import QuantumError
 from sf_quantum.files import JSON, parse_json
 
 MARKER = "SFQ_DRIVER"
-#: variable that is set in processes that outlive the driver, to clean up after it
+#: variable that is set in processes that outlive the driver because they clean up after it
 OUTLIVES = "SFQ_SHELL"
 # Time between SIGTERM and SIGKILL.
 GRACE_SECONDS = 2.0
@@ -78,7 +78,9 @@ class Guardian:
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
     ) -> None:
-        """Let the guardian release a lease after the driver's end, unless released before.
+        """Note a lease; the guardian releases it after the driver's end.
+
+        The guardian does not release a lease whose token is passed to :meth:`release` before.
 
         :param type_: type of the QPU; the client is made from this type, the name and the
             configuration
@@ -88,7 +90,9 @@ class Guardian:
         self._send(type=type_, name=name, config=dict(config), hold=token)
 
     def cancel_jobs(self, settings: Mapping[str, JSON], comment: str) -> None:
-        """Let the guardian cancel Slurm jobs after the driver's end, unless released before.
+        """Let the guardian cancel Slurm jobs after the driver's end.
+
+        The guardian does not cancel jobs whose comment is passed to :meth:`release` before.
 
         :param settings: values of
             :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
@@ -97,7 +101,11 @@ class Guardian:
         self._send(slurmrestd=dict(settings), hold=comment)
 
     def release(self, token: str) -> None:
-        """Note that a lease was released, or that no jobs with a comment are left."""
+        """Note that a lease was released, or that no Slurm jobs are left to cancel.
+
+        :param token: token of the lease, or the comment that was passed to
+            :meth:`cancel_jobs`
+        """
         self._send(release=token)
 
     def _send(self, **message: JSON) -> None:

@@ -1,9 +1,11 @@
 """The jobs of one deployment in Slurm's queue: submitted, followed, cancelled.
 
-The mark of a job's script shows its end promptly. ``squeue``, with one call for all jobs,
-reports outcomes: soon after a mark, and once in each ``pollingInterval`` of the deployment for
-jobs that could not leave a mark. ``scontrol`` is queried if ``squeue`` does not report an
-outcome. :mod:`sf_quantum.connectors.slurm.job` has the state transitions of a job.
+When the script of a job ends, it leaves a *mark* (see
+:mod:`sf_quantum.connectors.slurm.scripts`), which shows the end promptly. ``squeue``, with one
+call for all jobs, reports outcomes: soon after a mark, and once in each ``pollingInterval`` of
+the deployment for jobs that could not leave a mark. ``scontrol`` is queried if ``squeue`` does
+not report an outcome. :mod:`sf_quantum.connectors.slurm.job` has the state transitions of a
+job.
 """
 
 from __future__ import annotations
@@ -43,11 +45,12 @@ from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 
 CLOSE_SECONDS = 5.0
-# seconds between calls of `squeue` after marks, and how much earlier some may come at first
+# seconds between two calls of `squeue` that follow marks
 PROMPT_SECONDS = 0.5
+# seconds by which calls after a pause may come earlier than that, in total
 PROMPT_BURST_SECONDS = 1.5
-# Usual reasons of pending jobs, of which the run does not warn; the latter are those of the
-# site's plugins for a wait for a lease.
+# Usual reasons why jobs are pending; the run does not warn of these reasons. The site's
+# plugins cause the last two, while a job waits for a lease.
 USUAL_REASONS = {"None", "Priority", "Resources"}
 USUAL_REASONS |= {"BurstBufferResources", "BurstBufferStageIn"}
 
@@ -168,7 +171,11 @@ class SlurmQueue:
             del self._steps[key]
 
     async def argument(self, command: str) -> str:
-        """Return a command for ``sh -c``; a command that is too long goes into the spool."""
+        """Return a command for ``sh -c``.
+
+        A command that is too long is written to a file in the *spool*, a folder next to the
+        jobs' work directories (see :mod:`sf_quantum.connectors.slurm.scripts`).
+        """
         if not is_too_long(command):
             return command
         await self.start_watching()
@@ -195,7 +202,7 @@ class SlurmQueue:
             self._watch.cancel()
         # jobs that are being submitted could not be cancelled yet
         in_time = await self._submissions.are_over(CLOSE_SECONDS)
-        # A job has left the table once Slurm has reported its end. With slurmrestd, the sweep
+        # A job has left the table once Slurm has reported its end. With slurmrestd, `sweep`
         # also notifies the guardian that no job is left to cancel.
         is_certain = in_time and not (
             self._jobs
@@ -292,7 +299,7 @@ class SlurmQueue:
                 continue
             job_rows = job.exclude_foreign(rows[slurm_job])
             if job.slurm_job != slurm_job:
-                continue  # the job's mark has changed its id meanwhile
+                continue  # meanwhile, the job got another id from its mark
             by_job[job] = job_rows
             if is_unknown(job, *(row.state for row in job_rows)):
                 continue

@@ -61,7 +61,8 @@ def purge(store: Store, before: float) -> Future[int]:
 
     Their QPU usage remains in the accounting, summed by hour.
 
-    :returns: the number of deleted jobs; after :data:`BATCH` jobs, more may be left
+    :returns: the number of deleted jobs; if it is :data:`BATCH`, more jobs may be left to
+        delete
     """
 
     def change(db: sqlite3.Connection) -> int:
@@ -92,8 +93,9 @@ async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None
 
 
 def trim(store: Store, most_mib: float) -> Future[int]:
-    """Delete the oldest ended jobs of a user whose kept jobs are too large.
+    """Delete the oldest ended jobs of one user whose kept jobs are too large in total.
 
+    :param most_mib: size that the kept jobs of a user may have in total
     :returns: the number of deleted jobs, at most :data:`BATCH`; 0 if there is no such user
     """
 
@@ -114,7 +116,7 @@ def trim(store: Store, most_mib: float) -> Future[int]:
             old.append(number)
             excess -= size
         _delete(db, old)
-        text = "deleted the oldest %d jobs of %s, of whose more than %g MiB were kept"
+        text = "deleted the oldest %d jobs of %s, whose kept jobs took more than %g MiB"
         logger.info(text, len(old), user, most_mib)
         return len(old)
 

@@ -1,4 +1,4 @@
-"""Warden's dialect over the same queue and leases: QRMI's type ``pasqal-local``.
+"""Warden's dialect (QRMI's type ``pasqal-local``), over the queue and leases of all dialects.
 
 A session is a lease, a slot is a vQPU, the id of a job is its number in the queue. Paths,
 bodies, names and statuses are the same as in Pasqal's warden, so the client in the package
@@ -227,7 +227,7 @@ router = APIRouter(
 async def accessible(queue: Queue) -> Accessible:
     """Needs no credential, since clients call it before they have a job."""
     reason, availability = qpu_reason(queue), queue.availability
-    # the operator's message, unless the reason is something else
+    # the operator's message, unless the QPU is unavailable for another reason
     offline = availability.is_open and reason
     other = queue.failure or availability.in_maintenance or offline
     given = "" if other else availability.message
@@ -288,8 +288,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 
     In warden, only root and admins may acquire sessions; the configuration of this service
     may also allow users to do so. The session's class is that of the job's partition.
-    If no vQPU is free, the answer may be a session of the same user and Slurm job that has
-    no unfinished jobs and that an earlier program has not released.
+    If no vQPU is free, the answer may be an existing session of the same user and Slurm job,
+    if this session has no unfinished jobs and an earlier program has not released it.
     """
     if body.qpu_slots > queue.vqpus.number:
         raise Refused(409, NO_SLOTS, "qpu_slots")
@@ -359,8 +359,8 @@ async def create_job(
 async def jobs(queue: Queue, who: Who) -> Response:
     """List the latest jobs of every kind, oldest first.
 
-    The list has the results of the latest jobs, up to 16 MiB; other results are shown with
-    their jobs.
+    The list has the results of the latest jobs, up to 16 MiB; each other result is shown only
+    by the route of its job.
     """
 
     def listed() -> bytes:

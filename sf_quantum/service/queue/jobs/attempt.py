@@ -1,10 +1,10 @@
-"""One attempt at a job: the rest of the job runs slice by slice on the device.
+"""One attempt at a job: runs the job's unfinished slices, one by one, on the device.
 
 A job that would occupy the device for long is cut into slices, so that a pre-empting job
-waits for one slice at most. A slice of several circuits or BQMs has some of them with all
-their shots; a slice of any other job has part of its shots. Finished slices are on disk: if
-an attempt is interrupted or its service dies, only the running slice is lost, and the next
-attempt continues with it.
+waits for one slice at most. If a job has several circuits or BQMs, each slice has some of
+them, with all their shots; a slice of any other job has part of its shots. Finished slices
+are on disk: if an attempt is interrupted or its service dies, only the work of the running
+slice is lost, and the next attempt starts with this slice again.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Attempt:
 
     @property
     def pauses(self) -> bool:
-        """Whether the slice on the device is to finish if another job pre-empts this one."""
+        """Whether a pre-emption lets the running slice finish, instead of cancelling it."""
         runs = self.progress.state == "Running"
         ends = self._slices.are_several or self._slices.is_short
         return (ends and runs) or not runs_again(self._device.jobs, self._job)
@@ -185,7 +185,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload; several circuits or BQMs are sliced between them."""
+        """Read the payload; several circuits or BQMs are cut only between two of these."""
         job = self._job
         if self._payload is not None:
             return
@@ -210,7 +210,7 @@ class Attempt:
             outcome = Outcome(failure=str(error))
         except Detached:
             raise
-        except Exception as error:  # no job's content ends the service
+        except Exception as error:  # a job's content must not end the service
             logger.exception("job %s: the device failed", self._job.id)
             outcome = Outcome(failure=f"{type(error).__name__}: {error}")
             if self._on_device is not None:
@@ -339,6 +339,7 @@ class Attempt:
         return replace(last, result=Result(text, {**info, "slices": infos}))
 
     def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
+        """Make the record of a slice, as it is written to disk unless it is the last one."""
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
         if (batch := self._slices.batch) is not None:
