@@ -356,13 +356,13 @@ class QuantumTarget(TargetState):
 
     @property
     def known_wait(self) -> float:
-        """The least number of seconds from now to the job's start, as far as is known."""
+        """A lower bound, from what is known, of the seconds from now to the job's start."""
         wait = self.wait if self.wait_known and self.wait is not None else 0.0
         return max(wait, self.eta)
 
     @property
     def known_end(self) -> float:
-        """The least number of seconds from now to the job's end, as far as is known."""
+        """A lower bound, from what is known, of the seconds from now to the job's end."""
         return self.known_wait + (self.seconds or 0.0)
 
 
@@ -629,7 +629,7 @@ def _limits(
 def _passing(
     rules: StepRules, job: CandidateJob, target: QuantumTarget, now: float
 ) -> Iterator[Exclusion]:
-    """The exclusions that may have ended by the next attempt."""
+    """The temporary exclusions, which may have ended by the next attempt."""
     yield from filter(None, (target.failed, target.offline, target.cooldown))
     yield from _unknown_usage(rules, job, target)
     wait, limit = target.known_wait, rules.max_wait
@@ -680,7 +680,7 @@ def needs_usage(rules: StepRules, decision: Decision) -> bool:
 
 
 def awaits_usage(rules: StepRules, decision: Decision) -> bool:
-    """Whether a QPU is preferred and left out only until a running job's usage is known."""
+    """Whether a QPU is preferred, and is excluded because a running job's usage is unknown."""
     return (
         rules.prefer == "quantum"
         and decision.basis is Basis.NO_QPU_USABLE
@@ -748,7 +748,7 @@ def brief(rules: StepRules, decision: Decision) -> str:
 
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
-    """Whether a decision is against the preference since a QPU failed or does not reply."""
+    """Whether a decision is against the preference because a QPU failed or does not reply."""
     excluded = decision.basis in (Basis.NO_QPU_USABLE, Basis.LAST_ATTEMPT)
     if not excluded or not brief(rules, decision):
         return False

@@ -29,9 +29,9 @@ from sf_quantum.malleability.slurm import Allocation, SlurmError
 from sf_quantum.slurm import tres
 from sf_quantum.text import plural
 
-# pauses between checks, such as of a job that waits for its nodes
+# pauses between checks, for example of whether a waiting job has its nodes
 _LOOKS = Backoff(0.1, 5.0, growth=1.5)
-# Slurm's scheduler allocates free nodes within this time.
+# After a request for fewer nodes, Slurm's scheduler allocates free nodes within this time.
 _LOWERED_SECONDS = 10.0
 # Longest wait for steps and programs to end, such as the daemons of an ended mpiexec.
 _STEPS_SECONDS = 10.0
@@ -47,8 +47,8 @@ class MalleableJob:
 
     Slurm can shrink a job, but at many sites it does not let the job grow again: the further
     nodes are allocated to separate jobs, which end with this one. These jobs are found by
-    name, so each call begins with Slurm's own state. Each change is written to files and to
-    this process's environment variables, see :class:`Nodes`.
+    name, so each call begins by reading the current state from Slurm. Each change is written
+    to files and to this process's environment variables, see :class:`Nodes`.
 
     :param variables: environment variables that Slurm has set for this process
     :param tell: function that is called with a line about each change
@@ -93,9 +93,9 @@ class MalleableJob:
         self._own.check_alike()
         make_folder(self.folder)
         lock_nodes(self.folder)
-        # a program that was killed while it waited for nodes has left its request
+        # a program that was killed while it waited for nodes has left its request behind
         slurm.cancel_pending(self.name)
-        # The program has its variables and files even if Slurm refuses.
+        # Write the program's variables and files first, so it has them even if Slurm refuses.
         self._update()
         before = self.nodes.names
         if keep < len(before):
@@ -190,7 +190,7 @@ class MalleableJob:
         :param stop: set to end the wait
         """
         try:
-            # A node may have failed during the block.
+            # A node may have failed while the program used the QPU.
             self._update()
             missing = self.wanted - len(self.nodes.names)
             if missing <= 0:
@@ -221,14 +221,15 @@ class MalleableJob:
     ) -> None:
         if self._allocated(missing, deadline, stop) or missing == 1 or stop.is_set():
             return
-        # This is a new job: if the first job were reduced to a range of nodes, it would get
-        # the fewest nodes that have its CPUs.
+        # This request is a new job. If the cancelled request were changed to a range of nodes
+        # instead, Slurm would give it only as few nodes as suffice for its number of CPUs.
         fewer = f"--nodes=1-{missing}"
         self._allocated(missing, Deadline(_LOWERED_SECONDS), stop, fewer)
 
     def _allocated(
         self, missing: int, deadline: Deadline, stop: threading.Event, *options: str
     ) -> bool:
+        """Request nodes and wait for them; cancel the request if the wait ends before."""
         held = self.nodes.names
         id_ = slurm.request(self._own, self.name, missing, held, *options)
         nodes = plural(missing, "node")
@@ -242,6 +243,7 @@ class MalleableJob:
         return started
 
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
+        """Wait for the start of a job; return whether the job has started in time."""
         reported = ""
         for pause in _LOOKS.pauses():
             try:

@@ -3,19 +3,23 @@
 HiGHS computes with doubles, so its claims hold only up to its tolerances. Each claim is
 therefore weakened by a margin, and all energies are compared in whole numbers:
 
-- The solution of a program may violate its bounds, rows and integrality by ``_TOLERANCE``,
-  and so may the dual solution that bounds the objective. An objective is off by no more
-  than ``_TOLERANCE`` times the sum of all coefficients, the *margin*. Below HiGHS's bound
-  minus the margin there is no state that is not listed yet. Since energies are multiples of
-  a unit, that bound is rounded up to such a multiple.
+- The solution of an integer program may violate the bounds, constraints and integrality of
+  its variables by ``_TOLERANCE``, and the dual solution that bounds the objective may violate
+  its own constraints by as much. An objective is off by no more
+  than ``_TOLERANCE`` times the sum of all coefficients, the *margin*. HiGHS's bound minus the
+  margin is therefore a lower bound of the energies of all states that are not listed yet (see
+  the next item). Since energies are multiples of a unit, the lower bound is rounded up to
+  such a multiple.
 - States are listed, lowest first, and each listed state is excluded from the next solution
-  by a row. When the bound for the other states exceeds the lowest listed energy, all optima
-  are listed. Until the bound has reached that energy, nothing is proven.
+  by a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
+  lowest listed energy, all optima are listed. Until the lower bound has reached that energy,
+  nothing is proven.
 - With large penalties, small costs could vanish in the margin. If all biases are close to
-  multiples of a large number, an energy is that number times a whole number, the first
-  level, plus a rest that is smaller than one step of the first level. Then any number above
-  the range of the rest may replace the large number: the order of all states remains the
-  same. The same holds if the rest is only the rounding of decimal weights.
+  multiples of a large number, the *step*, each energy is the sum of two parts: a multiple of
+  the step, and a remainder smaller than the step. The factor in this multiple is the *first
+  level* of the state. Then the step may be replaced by any number above the difference between
+  the largest and the smallest remainder: the order of all states remains the same. The same
+  holds if the remainders are only the rounding of decimal weights.
 """
 
 from __future__ import annotations
@@ -72,11 +76,14 @@ UNSOLVED = "HiGHS ended without a solution"
 CLOSE = "energies are too close for HiGHS's tolerances"
 # HiGHS's tolerances for bounds, rows, integrality and reduced costs
 _TOLERANCE = 1e-9
-# The largest gain is scaled by a power of two, to at least half of 2**_SCALE_BITS.
+# The largest gain (the largest absolute value of a negative bias) is scaled by a power of two,
+# to at least half of 2**_SCALE_BITS.
 _SCALE_BITS = 10
-# Reads of the annealing before the first program, and of a second annealing, which follows if
-# that program is not solved within a share of the time, and takes at most another share.
+# Reads of the annealing before the first program, and reads of a second annealing, which
+# follows if the first program is not solved within the share _FIRST of the time limit.
 _SHORT, _LONG = 10, 1000
+# Longest shares of the time limit: _FIRST for the first annealing, and again for the first
+# program before the second annealing; _SECOND for the second annealing.
 _FIRST, _SECOND = 0.1, 0.5
 
 
@@ -290,11 +297,11 @@ class _Search:
 def _twins(problem: Quadratic) -> dict[int, list[int]]:
     """Group interchangeable variables, *twins*, of which an optimum has at most one.
 
-    Twins exclude each other and have the same biases, also with all others, as equal
-    clusters of several clusterings do. The energy of a state does not change if a twin
-    takes the place of another.
+    Twins exclude each other, have the same linear bias, and have the same bias with each other
+    variable, as equal clusters of several clusterings do. The energy of a state does not
+    change if a twin takes the place of another.
 
-    :returns: all twins of each first one
+    :returns: for the first variable of each group, all variables of the group
     """
     first = [*range(len(problem.linear))]
     for i, j in exclusions(problem):
@@ -312,24 +319,24 @@ def _twins(problem: Quadratic) -> dict[int, list[int]]:
 
 
 def _least(problem: Quadratic) -> int:
-    """Add up all gains, a lower bound of all energies."""
+    """Add up all negative biases, the *gains*; the sum is a lower bound of all energies."""
     gains = sum(min(a, 0) for a in problem.linear)
     return gains + sum(min(b, 0) for _, _, b in problem.interactions)
 
 
 def _total(problem: Quadratic) -> int:
-    """Add up the absolute values of all biases, which no two energies differ by more."""
+    """Add up the absolute values of all biases; no two energies differ by more than this."""
     linear = sum(map(abs, problem.linear))
     return linear + sum(abs(b) for _, _, b in problem.interactions)
 
 
 @dataclass(frozen=True)
 class _Order:
-    """A problem with smaller biases that orders all states as another one does.
+    """A problem with smaller biases that orders all states as the original problem does.
 
     :param problem: the problem with smaller biases
-    :param bound: function that turns a lower bound of its energies into a lower bound of
-        the other problem's energies
+    :param bound: function that turns a lower bound of the energies of ``problem`` into a lower
+        bound of the original problem's energies
     """
 
     problem: Quadratic
@@ -349,7 +356,7 @@ def _ordered(problem: Quadratic) -> _Order:
     if not _total(rest) or _total(rest) >= step:
         return _Order(problem, lambda bound: bound)
     low = _ordered(rest)
-    # the rests of two states differ by less than this weight
+    # the remainders of two states differ by less than this weight
     weight = _total(low.problem) + 1
     upper = changed(lambda bias: weight * _nearest(bias, step))
     linear = [a + b for a, b in zip(upper.linear, low.problem.linear, strict=True)]
@@ -372,7 +379,8 @@ def _step(sizes: list[int], count: int) -> int:
     """Find a large number of which all large biases are nearly multiples.
 
     :param sizes: absolute values, in descending order
-    :param count: number of biases; a remainder is small if so many do not add up to a step
+    :param count: number of biases; a remainder is small if ``count`` times the remainder is
+        less than the step
     """
     if not sizes:
         return 1
@@ -384,8 +392,9 @@ def _step(sizes: list[int], count: int) -> int:
         while low and abs(high - low * _nearest(high, low)) * count >= low:
             high, low = low, abs(high - low * _nearest(high, low))
         step = low or high
-    # Some biases include costs: of the whole divisors closest to the step, take the one with
-    # the smallest rests.
+    # A large bias may be a penalty plus a small cost, so the step may include a cost. Each
+    # large bias yields one candidate: the bias divided by the whole number that brings the
+    # quotient closest to the step. Take the candidate with the smallest sum of remainders.
     near = {size // _nearest(size, step) for size in sizes if 2 * size > step}
     return min(near, key=lambda n: sum(abs(s - n * _nearest(s, n)) for s in sizes))
 

@@ -4,7 +4,8 @@ A *group* is all jobs of a step in one iteration of its loop. The time from the 
 to the start of the next is StreamFlow's overhead. Slurm's overhead is the time to submit a
 job, to start it on free nodes, and to report its end. A job that Slurm listed as pending with
 a reason has waited for nodes; its wait is not part of Slurm's overhead. A job that Slurm has
-requeued tells of neither, since its last start follows earlier runs.
+requeued gives neither Slurm's overhead nor the wait for nodes, since Slurm has run the job
+before its last start.
 
 All times are in seconds.
 """
@@ -86,7 +87,7 @@ class FittedPhase:
     number: int
 
     def keys(self) -> dict[str, JSON]:
-        """Return the keys of a phase of a workload file that were measured."""
+        """Return those keys of a phase, as in a workload file, whose values were measured."""
         first, *more = map(_rounded, self.task_seconds)
         times: dict[str, JSON] = (
             {"task_seconds": [first, *more]} if more else {"seconds": first}
@@ -107,11 +108,11 @@ class Fit:
 
     :param phases: the steps, in the order of the phases
     :param repeats: iterations of the loop in each run
-    :param overheads: measured overheads, by the key without suffix in
-        :class:`~sf_quantum.planning.simulation.site.Overheads`
-    :param queues: the wait for nodes of a request, by partition
+    :param overheads: measured overheads, by the name of the field of
+        :class:`~sf_quantum.planning.simulation.site.Overheads` without its suffix ``_seconds``
+    :param queues: the time that a request waits for nodes, by partition
     :param runs: number of runs
-    :param side_by_side: steps that ran at the same time, but are consecutive phases
+    :param side_by_side: steps that ran at the same time, but are consecutive phases in the fit
     """
 
     phases: Sequence[FittedPhase]
@@ -206,7 +207,7 @@ class _Allocation:
 
     @property
     def waited(self) -> bool:
-        """Whether it was pending for lack of nodes."""
+        """Whether the allocation was pending for lack of nodes."""
         reason = self.pending_reason
         return reason is not None and reason not in _UNCONSIDERED
 
@@ -218,7 +219,7 @@ class _Allocation:
 def fit(runs: EarlierRuns) -> Fit | None:
     """Fit phases and overheads; ``None`` if no run has a step on nodes or a QPU.
 
-    :param runs: completed runs; runs without usable events are counted in its ``left_out``
+    :param runs: completed runs; runs without usable events are counted in ``runs.left_out``
     :raises InputError: if a loop is inside another
     """
     read = []
@@ -292,7 +293,7 @@ def _job(
 
 def _allocations(run: Sequence[Event]) -> dict[tuple[str, str], _Allocation]:
     allocations: dict[tuple[str, str], _Allocation] = {}
-    # no look at the queue may have seen the first run
+    # Possibly, the queue was never queried during the first run of a restarted job.
     restarted = {
         (event.deployment, event.allocation)
         for event in run
@@ -364,7 +365,7 @@ def _overheads(runs: Sequence[_Run]) -> dict[str, Sample]:
 def _step_overheads(run: _Run) -> Iterator[float]:
     for before, after in pairwise(run.groups):
         gap = after.arrived - before.ended
-        # overlapping steps have no gap, and a retry would be part of it
+        # overlapping steps have no gap; after a retry, the gap would include failed attempts
         if gap >= 0 and before.at_first_try and after.at_first_try:
             yield gap
 
@@ -497,7 +498,8 @@ def _task_times(
         return [sample.seconds] * number, sample.spread
     columns = [*zip(*rows, strict=True)]
     means = [fmean(column) for column in columns]
-    # relative to the means of all tasks, so that short tasks have no larger weight
+    # The spread is relative to the means of all tasks together, so that short tasks do not
+    # have a larger weight.
     variances = (pvariance(column) for column in columns)
     squares = (mean * mean for mean in means)
     return means, math.sqrt(sum(variances) / sum(squares))

@@ -101,7 +101,8 @@ def acquire(
     wait = _Wait(request, stop or threading.Event())
     reported = None if on_wait else ""
     latest = request.latest_start
-    # A repeated request may have been granted in time.
+    # A request with a key may repeat a request that was granted in time, so it is sent even
+    # after the latest start.
     if latest is not None and latest <= time.time() and request.key is None:
         raise LeaseTooLate(f"{qpu.name}: not granted by {utc(latest)}")
     while True:
@@ -257,8 +258,8 @@ class LeaseSet(ExitStack[None]):
         self._qpus = sorted(qpus, key=lambda qpu: qpu.name)
         self._on_wait = on_wait
         self.held: list[RenewedLease] = []
-        #: total wait for the leases, each from the first request that failed, because no
-        #: lease was free or the QPU did not answer, to the grant
+        #: sum of the waits for the leases; each wait begins with the first request that failed
+        #: because no lease was free or the QPU did not answer, and ends with the grant
         self.waited_seconds = 0.0
         self._waits_since: float | None = None
 
@@ -353,7 +354,8 @@ class QpuWatch:
         except QuantumError:
             return None  # the job's own client retries, or gives up
         states = {job.state for job in jobs}
-        # QPU jobs are pending or still to come; a draining QPU finishes a running one
+        # Waiting: the job's QPU jobs are pending, or are still to be submitted. A running QPU
+        # job is not a reason to leave, since a draining QPU finishes it.
         waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
         if waiting and not status.online:
             return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)
