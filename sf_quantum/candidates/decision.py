@@ -81,7 +81,7 @@ class StepRules:
     reuses_classical: bool = False
 
     def longest_wait(self, now: float) -> float | None:
-        """Seconds from now within which a QPU must start a job; ``None`` sets no limit.
+        """Return the seconds from now within which a QPU must start a job; ``None``: no limit.
 
         :param now: seconds since the epoch
         """
@@ -140,7 +140,7 @@ class FilterRules:
             return {**config, "latestStart": None}
 
     def of(self, step: str) -> StepRules:
-        """The rules of a step; each key comes from the nearest entry at or above the step."""
+        """Return a step's rules; each key is from the nearest entry at or above the step."""
         of_step: dict[str, JSON] = {}
         for name in sorted(name for name in self._steps if is_below(step, name)):
             entry = self._steps[name]
@@ -286,7 +286,7 @@ class Exclusion:
 
     @property
     def brief(self) -> str:
-        """The reason in a few words, the same for all jobs that it concerns."""
+        """The reason in a few words, the same for all jobs that the reason concerns."""
         if self.cause is Obstacle.OFFLINE and (state := _STATE.match(self.detail)):
             return f"QPU {state[1]}"
         if self.cause is Obstacle.BUDGET_EXCEEDED and self.value == self.limit:
@@ -692,7 +692,7 @@ def awaits_usage(rules: StepRules, decision: Decision) -> bool:
 
 
 def describe(exclusion: Exclusion) -> str:
-    """A description of an exclusion that follows the target's name in a message."""
+    """Return a description of an exclusion, to follow the target's name in a message."""
     scope, unit = exclusion.budget
     text = exclusion.cause.value.format(
         value=rounded(exclusion.value),
@@ -705,7 +705,7 @@ def describe(exclusion: Exclusion) -> str:
 
 
 def explain(decision: Decision) -> str:
-    """The reason of a decision, to follow "STEP on TARGET: " in a message."""
+    """Return the reason of a decision, to follow "STEP on TARGET: " in a message."""
     job, qpu, classical = decision.job, decision.qpu, decision.classical
     exclusions = [f"{name} {describe(e)}" for name, e in decision.exclusions.items()]
     if decision.basis is Basis.LAST_ATTEMPT:
@@ -730,7 +730,7 @@ def explain(decision: Decision) -> str:
 
 
 def brief(rules: StepRules, decision: Decision) -> str:
-    """A few words on why a decision is against the preferred kind; empty if it is not."""
+    """Return briefly why a decision is against the preferred kind; empty if it is for it."""
     if rules.prefer == ("quantum" if decision.quantum else "classical"):
         return ""
     if decision.basis is Basis.CLASSICAL_BUSY:

@@ -86,7 +86,7 @@ class MalleableJob:
     def shrink(self, keep: int) -> None:
         """Give back all but ``keep`` nodes; keep this process's and the batch script's nodes.
 
-        :raises InputError: if more nodes must be kept, or steps run on the others
+        :raises InputError: if more nodes must be kept, or steps run on the nodes to give back
         :raises SlurmError: if Slurm refuses; some nodes may then have been given back, but
             none if a limit of the site would prevent a request for further nodes
         """
@@ -344,10 +344,10 @@ def lock_nodes(folder: Path) -> int:
 
 @cache
 def cancelled_with_process(name: str, lock: int) -> subprocess.Popen[bytes]:
-    """Start a process that cancels the jobs of a name when this one ends, even by SIGKILL.
+    """Start a process that cancels a name's jobs when this process ends, even by SIGKILL.
 
-    :param lock: descriptor of :func:`lock_nodes`, which is held until they are cancelled:
-        the next program of the job would otherwise use their nodes
+    :param lock: descriptor of :func:`lock_nodes`; the lock is held until the jobs are
+        cancelled, since the next program would otherwise use the nodes of these jobs
     """
     # nobody writes to the pipe: it is closed when this process ends
     reading, _ = os.pipe()

@@ -64,8 +64,8 @@ from sf_quantum.samplers.states import (
     sample_set,
 )
 
-# Largest problem that is enumerated: a million states take 25 to 200 ms. HiGHS takes longer,
-# with one program for each of several optima.
+# Number of variables of the largest problem that is enumerated: a million states take 25 to
+# 200 ms. HiGHS takes longer, and solves one program for each optimum.
 ENUMERATED = 20
 READS = 1000
 TIME_LIMIT = 30.0
@@ -90,11 +90,11 @@ _FIRST, _SECOND = 0.1, 0.5
 class ExactSampler(CheckedSampler):
     """All optima, with a proof that no state has a lower energy.
 
-    Problems of up to 20 variables are enumerated. In larger ones, pairs of variables that
-    exclude each other become rows "at most one of these", one row for each clique, which
-    makes independent sets of hundreds of candidates easy. Every other interaction gets an
-    auxiliary variable for its product. The search starts from the best state of a short
-    simulated annealing, and never returns a worse one.
+    Problems of up to 20 variables are enumerated. In larger problems, pairs of variables that
+    exclude each other become rows "at most one of these", one row for each clique.
+    Independent sets of hundreds of candidates are therefore easy. Every other interaction gets
+    an auxiliary variable for its product. The search starts from the best state of a short
+    simulated annealing, and never returns a worse state.
     """
 
     checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
@@ -115,12 +115,12 @@ class ExactSampler(CheckedSampler):
         """List the optima, each once.
 
         ``info`` reports whether the energy is ``proven`` to be the lowest, a lower
-        ``bound`` of all energies, the ``gap`` between them, whether the list of optima is
-        ``complete``, and if not, why it is ``incomplete``. If nothing can be proven in
-        time, the result is the best state found.
+        ``bound`` of all energies, the ``gap`` between the energy and the bound, whether the
+        list of optima is ``complete``, and if not, why it is ``incomplete``. If nothing can
+        be proven in time, the result is the best state found.
 
         :param num_reads: maximum number of optima
-        :param seed: seed of the annealing and of HiGHS, which decides which optima are
+        :param seed: seed of the annealing and of HiGHS; it determines which optima are
             found first
         :param time_limit: seconds for the whole problem
         :raises InputError: if a parameter is out of range
@@ -244,12 +244,12 @@ class _Search:
         return FEWER if bound == lowest and optima > most else CLOSE
 
     def _count(self, state: Sequence[int]) -> int:
-        """Count the states that a state stands for."""
+        """Count the states of the whole problem for which a state of the program stands."""
         sizes = map(len, self._twins.values())
         return math.prod(n for n, bit in zip(sizes, state, strict=True) if bit)
 
     def _expanded(self, state: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the states that a state stands for."""
+        """Yield the states of the whole problem for which a state of the program stands."""
         classes = self._twins.values()
         chosen = [c for c, bit in zip(classes, state, strict=True) if bit]
         for ones in map(set, product(*chosen)):
@@ -405,9 +405,9 @@ def _nearest(number: int, step: int) -> int:
 
 
 class _Program:
-    """An integer program over the states in which no excluded pair is chosen.
+    """An integer program over the states in which no two mutually exclusive variables are 1.
 
-    :ivar order: the problem without the penalties of these pairs
+    :ivar order: the problem without the penalties of such pairs of variables
     :ivar out_of_time: whether the last solution ended at the time limit
     """
 
@@ -457,7 +457,7 @@ class _Program:
                 _add_row(self._highs, -kHighsInf, 0.0, {y: 1.0, j: -1.0})
 
     def cut(self, state: list[int]) -> None:
-        """Exclude a state: at least one bit differs from it."""
+        """Exclude a state: require that at least one bit differs from the state."""
         # sum_{x=0} x_i + sum_{x=1} (1 - x_i) >= 1
         signs = {i: 1.0 - 2.0 * value for i, value in enumerate(state)}
         _add_row(self._highs, 1.0 - sum(state), kHighsInf, signs)
@@ -520,9 +520,9 @@ def _highs(seed: int) -> Highs:
 def _add_row(
     highs: Highs, least: float, most: float, terms: Mapping[int, float]
 ) -> None:
-    """Bound a sum of columns.
+    """Bound a weighted sum of variables (in HiGHS, *columns*).
 
-    :param terms: the factor of each column
+    :param terms: factor of each column, by the column's number
     """
     columns, factors = np.array([*terms], np.int32), np.array([*terms.values()])
     highs.addRow(least, most, len(terms), columns, factors)

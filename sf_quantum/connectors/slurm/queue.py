@@ -211,7 +211,7 @@ class SlurmQueue:
         )
         if not (is_certain or (in_time and await self.controller.sweep())):
             await self._shell.leave()
-        # this includes jobs that Slurm has accepted meanwhile
+        # the table includes jobs that Slurm has accepted meanwhile
         for job in self._jobs.values():
             job.abandoned()
         if self._unsettled():

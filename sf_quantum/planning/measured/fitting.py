@@ -192,7 +192,7 @@ class _Run:
 class _Allocation:
     """An allocation as its events describe it.
 
-    :param requeued: whether Slurm has taken its nodes and granted others
+    :param requeued: whether Slurm has taken the allocation's nodes and granted others
     :param pending_reason: reason with which Slurm listed the allocation as pending, if any
     """
 

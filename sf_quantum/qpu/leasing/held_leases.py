@@ -86,8 +86,8 @@ def acquire(
 
     :param stop: set by another thread to cancel the wait
     :param on_wait: function that is called if no lease is free immediately, and whenever
-        the reason changes, with the reason and the seconds until the wait is given up, or
-        infinity
+        the reason changes; its arguments are the reason, and the seconds until the wait is
+        given up (infinity without a limit)
     :returns: the acquisition token
     :raises NoLease: if none was free in time
     :raises LeaseTooLate: if none is granted by the latest start

@@ -59,7 +59,7 @@ async def purge_regularly(store: Store, retention_seconds: float) -> None:
 def purge(store: Store, before: float) -> Future[int]:
     """Delete jobs that ended before a time of the store's clock, and leases closed by then.
 
-    Their QPU usage remains in the accounting, summed by hour.
+    The QPU usage of the jobs remains in the accounting, summed by hour.
 
     :returns: the number of deleted jobs; if it is :data:`BATCH`, more jobs may be left to
         delete

@@ -133,7 +133,7 @@ class Attempt:
         return self._how(interruption) is Interrupt.PAUSE
 
     def detaches(self, interruption: Interruption) -> bool:
-        """Whether the job continues on the device, for the next service."""
+        """Whether the interrupted job continues on the device, for the next service."""
         return self._how(interruption) is Interrupt.DETACH
 
     def _how(self, interruption: Interruption) -> Interrupt:
@@ -269,7 +269,8 @@ class Attempt:
     def _began_before(self) -> float | None:
         """Return when a previous service saw the job run, by the monotonic clock.
 
-        ``None`` for a slice after others: only the job's start is known, which is too early.
+        ``None`` for any slice but the first: only the start of the first slice is known, which
+        is too early.
         """
         started = self._job.started_steady
         if started is None or self._job.slices:
@@ -383,7 +384,7 @@ def _calibration(
     before: CalibrationData | None,
     now: CalibrationData | None,
 ) -> CalibrationData | None:
-    """Return the calibration of a slice, of which the vendor may report only the id."""
+    """Return a slice's calibration; the vendor may report only the calibration's id."""
     if by_vendor is None:  # unknown if the calibration was renewed meanwhile
         return before if before == now else None
     same = (one for one in (before, now) if one and one.id == by_vendor.id)
