@@ -5,11 +5,10 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
 
 - The solution of an integer program may violate the bounds, constraints and integrality of
   its variables by ``_TOLERANCE``, and the dual solution that bounds the objective may violate
-  its own constraints by as much. An objective is off by no more
-  than ``_TOLERANCE`` times the sum of all coefficients, the *margin*. HiGHS's bound minus the
-  margin is therefore a lower bound of the energies of all states that are not listed yet (see
-  the next item). Since energies are multiples of a unit, the lower bound is rounded up to
-  such a multiple.
+  its own constraints by as much. An objective is off by no more than ``_TOLERANCE`` times the
+  sum of all coefficients, the *margin*. HiGHS's bound minus the margin is therefore a lower
+  bound of the energies of all states that are not listed yet (see the next item). Since
+  energies are multiples of a unit, the lower bound is rounded up to such a multiple.
 - States are listed, lowest first, and each listed state is excluded from the next solution
   by a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
   lowest listed energy, all optima are listed. Until the lower bound has reached that energy,
