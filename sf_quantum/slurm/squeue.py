@@ -62,7 +62,7 @@ ALLOCATIONS_FORMAT = "%A %N"
 #: the value of ``--format`` for :func:`steps`
 STEPS_FORMAT = "%i %N"
 #: the value of ``--format`` for :func:`partition_job`
-PARTITION_FORMAT = "%T|%C|%D|%h|%L|%r"
+PARTITION_FORMAT = "%T|%C|%D|%h|%L|%l|%r"
 
 _NUMBERED_STEP = re.compile(r"^ *(\d+(?:_\d+)?\.\d+) (\S+)", re.MULTILINE)
 
@@ -441,7 +441,9 @@ class PartitionJob:
     :param processors: number of its processors; for a pending job, the least that it
         requests
     :param shared: ``NO`` for a job whose nodes are not shared with others, squeue(1)
-    :param left: time left until its time limit, as squeue prints it
+    :param left: time left until its time limit, as squeue prints it: ``INVALID`` if it is
+        negative or more than a year
+    :param limit: its time limit, as squeue prints it
     """
 
     state: str
@@ -449,6 +451,7 @@ class PartitionJob:
     nodes: int
     shared: str
     left: str
+    limit: str
     reason: str
 
 
@@ -457,5 +460,6 @@ def partition_job(line: str) -> PartitionJob:
 
     :raises ValueError: if the line is malformed
     """
-    state, processors, nodes, shared, left, reason = line.split("|", 5)
-    return PartitionJob(state, int(processors), int(nodes), shared, left, reason)
+    state, processors, nodes, shared, left, limit, reason = line.split("|", 6)
+    numbers = int(processors), int(nodes)
+    return PartitionJob(state, *numbers, shared, left, limit, reason)

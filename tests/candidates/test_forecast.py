@@ -27,12 +27,12 @@ from sf_quantum.planning.simulation.waiting import (
 TARGET = Target(DeploymentConfig("hpc", "sfq.slurm", {}), service="compute")
 NODES = "8/4/0/12|4|NO\n"
 JOBS = """\
-RUNNING|4|1|NO|9:58|None
-RUNNING|4|1|OK|UNLIMITED|None
-PENDING|1|2|NO|10:00|Resources
-PENDING|3|1|OK|1-02:00:00|Priority
-PENDING|1|1|OK|5:00|Dependency
-PENDING|1|1|OK|5:00|(AssocGrpCpuLimit)
+RUNNING|4|1|NO|9:58|10:00|None
+RUNNING|4|1|OK|UNLIMITED|UNLIMITED|None
+PENDING|1|2|NO|10:00|10:00|Resources
+PENDING|3|1|OK|1-02:00:00|1-02:00:00|Priority
+PENDING|1|1|OK|5:00|5:00|Dependency
+PENDING|1|1|OK|5:00|5:00|(AssocGrpCpuLimit)
 """
 
 
@@ -42,6 +42,24 @@ def test_what_slurm_tells() -> None:
     assert queue.running == [JobInQueue(4, 598.0), JobInQueue(4, math.inf)]
     # two whole nodes; and those that do not wait for others are in nobody's way
     assert queue.pending == [JobInQueue(8, 600.0), JobInQueue(3, 93600.0)]
+
+
+@pytest.mark.parametrize(
+    ("job", "seconds"),
+    [
+        # of Slurm 22.05: a job 3 s after its limit, and when Slurm has killed it
+        ("RUNNING|1|1|OK|INVALID|1:00|None", 0.0),
+        ("COMPLETING|1|1|OK|INVALID|1:00|TimeLimit", 0.0),
+        # one that has ended long before its limit
+        ("COMPLETING|1|1|OK|9:00:00|10:00:00|None", 0.0),
+        # with a limit of 500 days
+        ("RUNNING|1|1|OK|INVALID|INVALID|None", math.inf),
+        ("RUNNING|1|1|OK|NOT_SET|NOT_SET|None", math.inf),
+    ],
+)
+def test_a_job_at_its_limit_ends_soon(job: str, seconds: float) -> None:
+    queue = partition.read(f"{NODES}jobs:\n{job}\n")
+    assert queue.running == [JobInQueue(1, seconds)]
 
 
 def test_an_empty_queue() -> None:
@@ -55,7 +73,7 @@ def test_an_empty_queue() -> None:
         (f"{NODES}jobs:\nfailed\n", "sinfo or squeue failed"),
         ("sinfo: error\n", "sinfo or squeue failed"),
         ("jobs:\n", "has no nodes"),
-        (f"{NODES}jobs:\n{JOBS[:24]}\n" + JOBS * MOST_JOBS, "more than 1000 jobs"),
+        (f"{NODES}jobs:\n{JOBS[:30]}\n" + JOBS * MOST_JOBS, "more than 1000 jobs"),
     ],
 )
 def test_what_cannot_be_read(text: str, why: str) -> None:

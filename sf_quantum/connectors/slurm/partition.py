@@ -127,11 +127,19 @@ def _jobs(lines: list[str], per_node: int) -> Iterator[tuple[str, JobInQueue]]:
             processors = max(processors, row.nodes * per_node)
         if pending and row.reason.strip("()") not in _IN_TURN:
             continue
-        # a pending job has its whole time limit left
-        seconds = limit_seconds(row.left)
-        yield row.state, JobInQueue(
-            processors, math.inf if seconds is None else seconds
-        )
+        yield row.state, JobInQueue(processors, _seconds_left(row))
+
+
+def _seconds_left(row: squeue.PartitionJob) -> float:
+    """Return the time that Slurm leaves a job; a pending job has its whole time limit left."""
+    if row.state == "COMPLETING":
+        return 0.0
+    seconds = limit_seconds(row.left)
+    if seconds is None:
+        # a job that has reached its limit ends soon; any other has no limit, or a long one
+        is_over = row.state != "PENDING" and limit_seconds(row.limit) is not None
+        seconds = 0.0 if is_over else math.inf
+    return seconds
 
 
 def _first_number(value: JSON) -> int:
