@@ -568,6 +568,26 @@ async def test_later_versions_take_numbers_and_lists(
     }
 
 
+async def test_the_oldest_version_gets_what_it_reads_as_meant(
+    controller: Rest, daemon: Daemon
+) -> None:
+    """Slurm 22.05 ignores ``requeue: false``, and reads ``1-2`` nodes as 2."""
+    daemon.answers["/slurm/job/submit"] = 200, {"job_id": 7, "errors": []}
+
+    def submission(key: str, **options: JSON) -> Submission:
+        service = SlurmService(**options)  # type: ignore[arg-type]
+        of_job = JobOptions({}, service, {})
+        return Submission(key, "#!/bin/sh", f"sfq:run:{key}", "", of_job, None)
+
+    meant: dict[str, JSON] = {"noRequeue": True, "nodes": "2-2", "ntasksPerNode": 3}
+    await controller.submit(submission("one", **meant))
+    sent = mapping(mapping(daemon.bodies[-1])["job"])
+    assert (sent["no_requeue"], sent["nodes"], sent["tasks"]) == (True, "2-2", "6")
+    assert "requeue" not in sent
+    with pytest.raises(SubmissionFailed, match=r"nodes: .* reads 1-2 as 2; write one"):
+        await controller.submit(submission("two", nodes="1-2"))
+
+
 async def test_a_job_that_lacks_an_option_is_cancelled(
     controller: Rest, daemon: Daemon
 ) -> None:

@@ -33,8 +33,9 @@ from sf_quantum.connectors.slurm.transport.slurmrestd import (
     Slurmrestd,
 )
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, integer
 from sf_quantum.slurm import ids
+from sf_quantum.slurm.components import Component
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
@@ -179,6 +180,11 @@ class Rest:
                 properties |= _FLAGS[key]
             elif key in _PROPERTIES:
                 properties[_PROPERTIES[key]] = str(value)
+        each = integer(service.get("ntasksPerNode"))
+        if each and not service.get("ntasks"):
+            # sbatch counts the tasks, and slurmrestd takes one
+            nodes = Component.read(service.get("nodes") or 1).min_nodes
+            properties["tasks"] = str(nodes * each)
         return properties
 
     async def _begun(self, submission: Submission) -> str | None:

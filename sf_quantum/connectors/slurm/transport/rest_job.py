@@ -204,13 +204,31 @@ def convert_properties(job: Mapping[str, JSON], version: str) -> dict[str, JSON]
     :raises InputError: if a value is invalid
     """
     if version == OLDEST_VERSION:
-        return dict(job)
+        return _of_oldest_version(job)
     converted: dict[str, JSON] = {}
     for key, value in job.items():
         for name, part in _CONVERSIONS.get(key, _keep)(key, value).items():
             # Several properties, such as gpus_per_node and gres, become one list.
             previous = converted.get(name) if name.startswith("tres_per_") else None
             converted[name] = f"{previous},{part}" if previous else part
+    return converted
+
+
+def _of_oldest_version(job: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Write what Slurm 22.05 reads otherwise than it is meant.
+
+    :raises InputError: if it cannot be written
+    """
+    converted = dict(job)
+    if converted.get("requeue") is False:  # ignored
+        del converted["requeue"]
+        converted["no_requeue"] = True
+    minimum, _, maximum = str(job.get("nodes") or "").partition("-")
+    if maximum not in ("", minimum):
+        raise InputError(
+            f"nodes: {OLDEST_VERSION} of slurmrestd reads {minimum}-{maximum} as {maximum}; "
+            "write one number"
+        )
     return converted
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import psutil
@@ -37,6 +38,13 @@ SERVICES: dict[str, JSON] = {
     "node": {"partition": "compute", "ntasks": 1, "time": "0:10", "comment": "mine"},
     "nowhere": {"partition": "moon"},
 }
+
+
+# what Slurm shows of a job that its options determine
+SHOWN = (
+    "Requeue NumNodes NumCPUs NumTasks CPUs/Task NtasksPerN:B:S:C TimeLimit MinCPUsNode "
+    "MinMemoryNode Nice"
+).split()
 
 
 class Held:
@@ -111,6 +119,46 @@ async def test_jobs_end_as_over_commands(
         site.lab, tmp_path / "rest", slurmrestd=daemon.config, **config
     ) as made:
         assert await _ends(made) == expected
+
+
+async def test_options_are_those_of_sbatch(
+    site: Site, daemon: Rest, tmp_path: Path
+) -> None:
+    """Jobs with random options get the same of Slurm, which they ask it for."""
+    random, services = Random(3), dict[str, JSON]()
+    for number in range(12):
+        options: dict[str, list[JSON]] = {
+            "nodes": [1, "1-1"],
+            "ntasks": [1, 2],
+            "ntasksPerNode": [2, 3],
+            "cpusPerTask": [1, 2],
+            "mem": ["200M", "1G"],
+            "time": ["0:30", "1-2:3", "0", 7],
+            "noRequeue": [True],
+            "nice": [5],
+        }
+        chosen = {
+            key: random.choice(options[key]) for key in random.sample([*options], 3)
+        }
+        services[str(number)] = {"partition": "compute", **chosen}
+    (tmp_path / "rest").mkdir()
+    conf = f"SLURM_CONF={site.lab.environment['SLURM_CONF']}"
+    asked = f"{conf} scontrol --oneliner show job $SLURM_JOB_ID"
+
+    async def jobs(made: Cluster) -> dict[str, dict[str, str]]:
+        shown = {}
+        for name in services:
+            text, code = await made.run(asked, name)
+            assert code == 0, text
+            fields = dict(word.split("=", 1) for word in text.split() if "=" in word)
+            shown[name] = {key: fields[key] for key in SHOWN}
+        return shown
+
+    async with cluster(site.lab, tmp_path, services=services) as made:
+        expected = await jobs(made)
+    config: dict[str, JSON] = {"services": services, "slurmrestd": daemon.config}
+    async with cluster(site.lab, tmp_path / "rest", **config) as made:
+        assert await jobs(made) == expected
 
 
 async def test_a_lost_answer_makes_no_second_job(
