@@ -18,6 +18,12 @@ wait "$submitter" || exit
 # waits for another one if Slurm has given that the same id.
 states=$(squeue --noheader --states=all --name="$name" --format=%T)
 [ "$states" ] || states=$(sacct --allclusters --noheader --allocations --name="$name" --format=State 2>/dev/null)
-case $states in *COMPLET*) exit ;; esac
+case $states in
+*CANCELLED*)
+	echo "$0: the job $name was cancelled" >&2
+	exit 1
+	;;
+*COMPLET*) exit ;;
+esac
 echo "$0: Slurm does not know the job $name any more: whether it has run is unknown" >&2
 exit 1

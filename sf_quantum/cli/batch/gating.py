@@ -26,6 +26,7 @@ from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
+from sf_quantum.text import unknown
 
 
 def add_gate(
@@ -136,6 +137,9 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
         raise InputError("--class-of priority: the priority of held jobs is 0")
     qpus = sfq_qpus(args)
     asking = {places.qpu: places for places in args.asking}
+    if others := asking.keys() - {qpu.name for qpu in qpus}:
+        known = [qpu.name for qpu in qpus]
+        raise InputError(f"--asking: {unknown('QPU', min(others), known)}")
 
     def make_request(
         job: BatchJob, qpu: str, hints: LeaseHints

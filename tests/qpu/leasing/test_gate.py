@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sf_quantum.cli.batch import gating
+from sf_quantum.cli.batch import gating, slurm
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
@@ -174,6 +174,38 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: Site) -> None:
     for _ in range(3):
         site.gate.look()
     assert site.keys() == ["fake-one-f1.1000"]
+
+
+def test_a_job_whose_time_lies_ahead_gives_its_lease_back_at_once() -> None:
+    """Slurm lets a job that it has queued again wait for two minutes."""
+    with running_service(authenticate=ADMIN) as service:
+        site = Site(service, hold_seconds=1000.0)
+        site.scheduler.listed = {"f1": HELD}
+        site.look_until_released("f1")
+        waits = replace(site.scheduler.listed["f1"], may_start=False)
+        site.scheduler.listed["f1"] = waits
+        site.gate.look()
+        assert site.scheduler.listed["f1"].is_held
+        until(lambda: not site.held, "no lease")
+
+
+def test_places_of_an_unknown_qpu_are_refused(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    slurm.configure(parser)
+    config = tmp_path / "qrmi_config.json"
+    resource: dict[str, JSON] = {"name": "qpu", "type": "sfq"}
+    resource["environment"] = {"SFQ_URL": "http://localhost:1"}
+    config.write_text(json.dumps({"resources": [resource]}))
+    words = ["gate", "--state", str(tmp_path), "--qrmi-config", str(config)]
+    named = parser.parse_args([*words, "--qpu", "qpu", "--asking", "other=2:1"])
+    with pytest.raises(InputError, match="--asking: unknown QPU 'other'"):
+        gating.make_gate(named, FakeScheduler())
+
+
+@pytest.mark.parametrize("wrong", ["qpu=1:2", "qpu=2:0", "qpu=2"])
+def test_a_share_is_a_part_of_the_places(wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        Places.parse(wrong)
 
 
 def test_a_lease_whose_key_has_no_time_is_its_jobs(site: Site) -> None:

@@ -36,12 +36,19 @@ def hold(name: str, action: str = "hold") -> None:
     :param action: that of ``scontrol``; who is held by ``uhold`` may release the job
     :raises QpuError: if it has started, or ended
     """
-    slurm("scontrol", action, name)
+    failure: QpuError | None = None
+    try:
+        slurm("scontrol", action, name)
+    except QpuError as error:  # such as for an array with tasks that have ended
+        failure = error
     # Slurm 22.05 also holds jobs that run; what waits now starts no more.
-    states = slurm("squeue", "-h", "-j", name, "-o", "%T").split()
+    listed = slurm("squeue", "-h", "-r", "-j", name, "-o", "%T %r").splitlines()
+    states, reasons = zip(*(line.split(" ", 1) for line in listed), strict=True)
     if {*states} != {"PENDING"}:
         slurm("scontrol", "release", name)
         raise QpuError(f"job {name} has started")
+    if failure is not None and {*reasons} - {"JobHeldUser", "JobHeldAdmin"}:
+        raise failure
 
 
 def buffers() -> tuple[list[Buffer], dict[str, int]]:

@@ -7,6 +7,8 @@
     held, its request was changed             asks anew, its lease is given back
     released, has no nodes yet                its lease is renewed
     released, has no nodes in time            held, its lease goes to the next job
+    released, waits for its time again        the same at once
+    held by an administrator                  its lease is given back
     ended or cancelled                        its lease is given back
     has the id of a job that Slurm forgot     that one's lease is given back
 
@@ -244,9 +246,14 @@ class Gate:
             self._scheduler.release(id_)
             self._explain(id_, "")
             logger.info("job %s: released with its lease", id_)
+        elif job.by_admin:
+            # The gate would end the hold with a hold of its own.
+            qpu.release(token)
+            self._explain(id_, f"{qpu.name}: an administrator holds the job")
+            logger.info("job %s: held by an administrator, its lease is released", id_)
         elif not job.is_pending:
             self._waits.pop(id_, None)
-        elif self._is_due(id_):
+        elif not job.may_start or self._is_due(id_):
             self._scheduler.hold(id_)
             qpu.give_way(token)
             text = without_nodes(qpu.name, job.reason)

@@ -30,6 +30,7 @@ class Slurm(Scheduler):
                 may_start=row.may_start,
                 reason=row.reason,
                 submitted=row.submitted,
+                by_admin=row.reason == "JobHeldAdmin",
             )
             for id_, row in sorted(controller.gated_jobs().items())
         }

@@ -239,6 +239,31 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: GateSite) -> None:
         site.lab.output("scancel", str(job))
 
 
+def test_an_array_is_held_though_some_of_its_tasks_have_ended(site: GateSite) -> None:
+    job = site.submit("true", "--array=0-1")
+    site.lab.output("scontrol", "hold", f"{job}_1")
+    site.lab.output("scontrol", "release", f"{job}_0")
+    ended = ("squeue", "-h", "-r", "-j", str(job), "-o", "%K")
+    site.lab.wait_for(lambda: site.lab.output(*ended) == "1", "a task ends", SECONDS)
+    controller.hold(str(job), "uhold")
+    assert site.reason(job) == "JobHeldUser"
+    site.lab.output("scancel", str(job))
+
+
+def test_an_administrators_hold_ends_the_lease_and_lasts(site: GateSite) -> None:
+    with site.serving() as service:
+        gate = site.gate("--hold-seconds", "0")
+        job = site.submit("true", "--exclude=q1")  # the partition's only node
+        look_until_held(gate, service)
+        gate.look()
+        site.lab.output("scontrol", "hold", str(job))
+        for _ in range(3):
+            gate.look()
+        assert site.reason(job) == "JobHeldAdmin"
+        assert [lease.reason for lease in leases(service)] == ["released"]
+        site.lab.output("scancel", str(job))
+
+
 def test_a_comment_cannot_pass_for_a_row_of_another_job(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("sleep 60")

@@ -92,6 +92,15 @@ def test_a_job_has_its_lease_if_the_site_exports_nothing(
         assert lease.id in (tmp_path / "output").read_text()
 
 
+def test_a_cancelled_job_is_reported_as_cancelled(
+    lab: Lab, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with submitting(lab, *WAITING) as (_, process, job):
+        lab.output("scancel", job)
+        assert process.wait(SECONDS) == 1
+    assert re.search(r"the job lease-.* was cancelled\n", capfd.readouterr().err)
+
+
 def test_a_job_that_slurm_forgets_is_no_success(
     start_lab: StartLab, capfd: pytest.CaptureFixture[str]
 ) -> None:
