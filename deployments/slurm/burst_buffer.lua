@@ -103,7 +103,7 @@ local function sfq(action, job, request)
 		-- Slurm will hold the job, and `sfq slurm watch` release it.
 		local mark = io.open(settings.state .. "/" .. job .. ".held", "w")
 		if mark then
-			mark:write("cannot 0 ", request.name, ": the process that asked was killed\n")
+			mark:write("cannot 0 - ", request.name, ": the process that asked was killed\n")
 			mark:close()
 		end
 	end

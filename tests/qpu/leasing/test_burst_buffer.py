@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,12 +12,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
 from sf_quantum.qpu.leasing.burst import controller, waiting
+from sf_quantum.qpu.leasing.burst.folder import Held, Why
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
+from tests.support.folders import ROOT
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until
 
@@ -313,3 +318,29 @@ def test_a_job_that_slurm_does_not_list_is_refused(
 
 def test_a_name_of_a_job_may_be_in_any_encoding() -> None:
     assert controller.slurm("printf", r"7 caf\351") == "7 caf\N{REPLACEMENT CHARACTER}"
+
+
+@given(
+    st.sampled_from(Why),
+    st.integers(0, 10**6),
+    st.text(st.characters(exclude_categories=["C"]), max_size=20),
+    st.sampled_from(["", "1795916259"]),
+)
+def test_a_mark_survives_its_file(
+    why: Why, losses: int, text: str, submitted: str
+) -> None:
+    held = Held(why, losses, text.strip(), submitted)
+    assert Held.parse(str(held)) == held
+
+
+def test_the_plugins_mark_is_read() -> None:
+    source = (ROOT / "deployments" / "slurm" / "burst_buffer.lua").read_text()
+    written = re.search(r'mark:write\("(.*)", request\.name, "(.*)\\n"\)', source)
+    assert written is not None
+    held = Held.parse(f"{written[1]}fresnel{written[2]}\n")
+    assert (held.why, held.text.partition(":")[0]) == (Why.CANNOT, "fresnel")
+
+
+@pytest.mark.parametrize("text", ["", "cannot", "strange 0 - a", "cannot x - a"])
+def test_a_malformed_mark_is_that_of_a_job_that_cannot_start(text: str) -> None:
+    assert Held.parse(text) == Held(Why.CANNOT)

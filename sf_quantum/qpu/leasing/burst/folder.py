@@ -24,6 +24,8 @@ from sf_quantum.qpu.environment import TOKEN
 
 # Time that a process has to end after SIGTERM.
 END_SECONDS = 2.0
+# Why a job is held, how often it had no nodes, its submission, and the reason for the user.
+_MARK = re.compile(r"(\w+) (\d{1,9}) (-|\d+) ?(.*)", re.DOTALL)
 
 
 class Asks(Enum):
@@ -69,11 +71,9 @@ class Held:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read a file; a malformed one is that of a job that Slurm cannot start."""
-        match text.strip().split(" ", 3):
-            case [why, losses, submitted, *rest] if losses.isdecimal():
-                with suppress(ValueError):
-                    submitted = submitted if submitted.isdecimal() else ""
-                    return cls(Why(why), int(losses), "".join(rest), submitted)
+        if (match := _MARK.fullmatch(text.strip())) is not None:
+            with suppress(ValueError):
+                return cls(Why(match[1]), int(match[2]), match[4], match[3].strip("-"))
         return cls(Why.CANNOT)
 
     def __str__(self) -> str:
