@@ -16,6 +16,8 @@ from sf_quantum.slurm.squeue import GatedJob, JobDetails, QueuedJob
 STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
 # States of the buffer of a job that was queued again before it was taken down.
 ENDING = ("post-run", "staging-out", "staged-out", "teardown", "teardown-fail")
+# Reasons of pending jobs that are held.
+_HELD = {"JobHeldUser", "JobHeldAdmin"}
 # Reasons of pending jobs that Slurm passes over.
 _NOT_NEXT = ("Dependency", "BeginTime")
 
@@ -42,12 +44,12 @@ def hold(name: str, action: str = "hold") -> None:
     except QpuError as error:  # such as for an array with tasks that have ended
         failure = error
     # Slurm 22.05 also holds jobs that run; what waits now starts no more.
-    listed = slurm("squeue", "-h", "-r", "-j", name, "-o", "%T %r").splitlines()
-    states, reasons = zip(*(line.split(" ", 1) for line in listed), strict=True)
-    if {*states} != {"PENDING"}:
+    lines = slurm("squeue", "-h", "-j", name, "-o", "%T %r").splitlines()
+    listed = [line.partition(" ") for line in lines]
+    if {state for state, _, _ in listed} != {"PENDING"}:
         slurm("scontrol", "release", name)
         raise QpuError(f"job {name} has started")
-    if failure is not None and {*reasons} - {"JobHeldUser", "JobHeldAdmin"}:
+    if failure is not None and not {reason for _, _, reason in listed} <= _HELD:
         raise failure
 
 

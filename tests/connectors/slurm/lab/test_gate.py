@@ -352,3 +352,10 @@ def test_killed_at_any_moment_it_loses_no_job_and_no_lease(site: GateSite) -> No
     for done, lease in zip(record, kept, strict=True):
         assert lease.closed is not None
         assert int(lease.opened) <= done.started <= done.ended <= lease.closed
+
+
+def test_a_job_that_has_ended_cannot_be_held(site: GateSite) -> None:
+    job = site.submit("true", "--comment=none")
+    site.output(job)
+    with pytest.raises(QpuError, match=r"has started|already finished|Invalid job id"):
+        controller.hold(str(job), "uhold")
