@@ -180,11 +180,13 @@ class Rest:
                 properties |= _FLAGS[key]
             elif key in _PROPERTIES:
                 properties[_PROPERTIES[key]] = str(value)
-        each = integer(service.get("ntasksPerNode"))
-        if each and not service.get("ntasks"):
-            # sbatch counts the tasks, and slurmrestd takes one
-            nodes = Component.read(service.get("nodes") or 1).min_nodes
+        nodes = Component.read(service.get("nodes") or 1).min_nodes
+        tasks, each = map(integer, map(service.get, ("ntasks", "ntasksPerNode")))
+        # slurmrestd neither counts tasks nor leaves out nodes without a task, as sbatch does
+        if each and not tasks:
             properties["tasks"] = str(nodes * each)
+        if tasks and tasks < nodes:
+            properties["nodes"] = str(tasks)
         return properties
 
     async def _begun(self, submission: Submission) -> str | None:

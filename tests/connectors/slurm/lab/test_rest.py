@@ -40,6 +40,8 @@ SERVICES: dict[str, JSON] = {
 }
 
 
+# with a time limit: without one, Slurm shows that of a job as none, or as a year when it runs
+NODE: dict[str, JSON] = {"partition": "compute", "time": 5}
 # what Slurm shows of a job that its options determine
 SHOWN = (
     "Requeue NumNodes NumCPUs NumTasks CPUs/Task NtasksPerN:B:S:C TimeLimit MinCPUsNode "
@@ -133,14 +135,15 @@ async def test_options_are_those_of_sbatch(
             "ntasksPerNode": [2, 3],
             "cpusPerTask": [1, 2],
             "mem": ["200M", "1G"],
-            "time": ["0:30", "1-2:3", "0", 7],
+            "time": ["0:30", "1-2:3", 7],
             "noRequeue": [True],
             "nice": [5],
         }
         chosen = {
             key: random.choice(options[key]) for key in random.sample([*options], 3)
         }
-        services[str(number)] = {"partition": "compute", **chosen}
+        services[str(number)] = {**NODE, **chosen}
+    services["fewer tasks"] = {**NODE, "nodes": 2, "ntasks": 1}
     (tmp_path / "rest").mkdir()
     conf = f"SLURM_CONF={site.lab.environment['SLURM_CONF']}"
     asked = f"{conf} scontrol --oneliner show job $SLURM_JOB_ID"
