@@ -5,7 +5,7 @@
 #     sfq lease --qpu fresnel -- ./sbatch-leased.sh --partition=quantum job.sh
 #
 # It finds the job by the name that it gives it, so do not pass --job-name.
-name="lease-$(uname -n)-$$"
+name="lease-$(uname -n)-$$-$(date +%s)"
 # A signal that arrives between sbatch's start and its submission leaves no job either.
 trap 'kill "$submitter"; wait "$submitter"; scancel --user="$(id -un)" --name="$name"; exit 143' \
 	HUP INT TERM
@@ -16,7 +16,7 @@ submitter=$!
 wait "$submitter" || exit
 # sbatch also ends with 0 if Slurm has forgotten the job, as a controller may that was killed, and
 # waits for another one if Slurm has given that the same id.
-states=$(squeue --noheader --states=all --name="$name" --format=%T)
+states=$(squeue --noheader --states=all --user="$(id -un)" --name="$name" --format=%T)
 [ "$states" ] || states=$(sacct --allclusters --noheader --allocations --name="$name" --format=State 2>/dev/null)
 case $states in
 *CANCELLED*)

@@ -140,6 +140,12 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     if others := asking.keys() - {qpu.name for qpu in qpus}:
         known = [qpu.name for qpu in qpus]
         raise InputError(f"--asking: {unknown('QPU', min(others), known)}")
+    for places in asking.values():
+        if not 1 <= places.share <= places.count:
+            raise InputError(
+                f"--asking: {places.share} of {places.count} jobs for a user of QPU "
+                f"{places.qpu!r}; expected at least 1, and at most all"
+            )
 
     def make_request(
         job: BatchJob, qpu: str, hints: LeaseHints

@@ -23,7 +23,7 @@ from sf_quantum.qpu.environment import job_environment, job_ids
 from sf_quantum.qpu.leasing.batch_jobs import BatchJob, differ, release_leases
 from sf_quantum.qpu.leasing.burst import controller, watch
 from sf_quantum.qpu.leasing.burst.accounting import account
-from sf_quantum.qpu.leasing.burst.folder import Folder
+from sf_quantum.qpu.leasing.burst.folder import Entry, Folder
 from sf_quantum.qpu.leasing.burst.licenses import Licenses
 from sf_quantum.qpu.leasing.burst.request import identity, slurm_request
 from sf_quantum.qpu.leasing.burst.waiting import Asking, wait_for_tasks
@@ -61,7 +61,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     confirming = "check that a job can start: it has its lease, and the QPU is online"
     _add(actions, "confirm", confirming, _confirm)
-    _add(actions, "release", "give a job's lease back, if it has one", _release)
+    releasing = _add(
+        actions, "release", "give a job's lease back, if it has one", _release
+    )
+    releasing.add_argument(
+        "--submitted",
+        default="",
+        metavar="SECONDS",
+        help="only of the job that was submitted at this time, in epoch seconds",
+    )
     watching = _add(
         actions,
         "watch",
@@ -174,6 +182,9 @@ def _confirm(args: argparse.Namespace) -> None:
 
 def _release(args: argparse.Namespace) -> None:
     client, folder = gating.client(args), Folder(args.state)
+    entry = folder.entry(args.job)
+    if entry is not None and differ(args.submitted, entry.submitted):
+        return  # Another job with the id has begun to ask.
     if folder.path.is_dir():
         folder.end_asking(args.job)
     entry = folder.entry(args.job)
@@ -185,7 +196,8 @@ def _release(args: argparse.Namespace) -> None:
                 account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
         # Slurm has ended the job's request, but the lease may have been granted meanwhile.
-        named = BatchJob("Slurm", controller.cluster(), str(args.job))
+        cluster = controller.cluster()
+        named = BatchJob("Slurm", cluster, str(args.job), args.submitted)
         release_leases(client, named)
     folder.remove(args.job)
 
@@ -207,7 +219,7 @@ def _watch(args: argparse.Namespace) -> None:
             hold_seconds=args.hold_seconds,
             can_start=args.can_start,
             program=sys.argv[0],
-            release=lambda job, qpu_name: _release_words(args, job, qpu_name),
+            release=lambda job, entry: _release_words(args, job, entry),
         )
     )
 
@@ -247,10 +259,11 @@ def _environment(args: argparse.Namespace) -> None:
         print(f"export {key}={value}")
 
 
-def _release_words(args: argparse.Namespace, job: int, qpu_name: str) -> list[str]:
+def _release_words(args: argparse.Namespace, job: int, entry: Entry) -> list[str]:
     """Return the arguments that release a job's lease, for another process."""
     words = ["slurm", "release", str(job), "--state", str(args.state)]
-    words += ["--qpu", qpu_name] if qpu_name not in ("", "-") else []
+    words += ["--qpu", entry.qpu] if entry.qpu not in ("", "-") else []
+    words += ["--submitted", entry.submitted] if entry.submitted else []
     for name in ("qrmi_config", "url", "token_file"):
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]

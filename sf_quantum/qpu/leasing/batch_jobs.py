@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from sf_quantum.errors import InputError
 from sf_quantum.files import listing, mapping, parse_json
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
@@ -93,12 +95,16 @@ def list_leases(client: SfqQpu) -> list[ListedLease]:
 def release_leases(client: SfqQpu, job: BatchJob, but: str | None = None) -> None:
     """Release the leases that were acquired in the name of a Slurm job.
 
+    :param job: with a time of submission, the job of this time only
     :param but: key of the lease that the job keeps
     """
     for lease in list_leases(client):
         named = str(lease.job), lease.cluster
-        if named == (job.id, job.cluster) and lease.key != but:
-            client.release(lease.token)
+        if named != (job.id, job.cluster) or lease.key == but:
+            continue
+        if not job.submitted or job.has(lease.key):
+            with suppress(InputError):  # The lease has ended.
+                client.release(lease.token)
 
 
 def lease_request(

@@ -23,9 +23,9 @@ class Places:
     def parse(cls, text: str) -> Self:
         """Read ``NAME=COUNT:SHARE``.
 
-        :raises ValueError: if the text has another form, or a share is larger than the whole
+        :raises ValueError: if the text has another form
         """
         match = re.fullmatch(r"(\w+)=(\d{1,9}):(\d{1,9})", text)
-        if match is None or not 1 <= int(match[3]) <= int(match[2]):
+        if match is None:
             raise ValueError(text)
         return cls(match[1], int(match[2]), int(match[3]))

@@ -189,7 +189,15 @@ def test_a_job_whose_time_lies_ahead_gives_its_lease_back_at_once() -> None:
         until(lambda: not site.held, "no lease")
 
 
-def test_places_of_an_unknown_qpu_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asking", "message"),
+    [
+        ("other=2:1", "--asking: unknown QPU 'other'"),
+        ("qpu=1:2", "--asking: 2 of 1 jobs"),
+        ("qpu=2:0", "--asking: 0 of 2 jobs"),
+    ],
+)
+def test_wrong_places_are_refused(asking: str, message: str, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     slurm.configure(parser)
     config = tmp_path / "qrmi_config.json"
@@ -197,15 +205,14 @@ def test_places_of_an_unknown_qpu_are_refused(tmp_path: Path) -> None:
     resource["environment"] = {"SFQ_URL": "http://localhost:1"}
     config.write_text(json.dumps({"resources": [resource]}))
     words = ["gate", "--state", str(tmp_path), "--qrmi-config", str(config)]
-    named = parser.parse_args([*words, "--qpu", "qpu", "--asking", "other=2:1"])
-    with pytest.raises(InputError, match="--asking: unknown QPU 'other'"):
+    named = parser.parse_args([*words, "--qpu", "qpu", "--asking", asking])
+    with pytest.raises(InputError, match=message):
         gating.make_gate(named, FakeScheduler())
 
 
-@pytest.mark.parametrize("wrong", ["qpu=1:2", "qpu=2:0", "qpu=2"])
-def test_a_share_is_a_part_of_the_places(wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        Places.parse(wrong)
+def test_malformed_places_are_refused() -> None:
+    with pytest.raises(ValueError, match="qpu=2"):
+        Places.parse("qpu=2")
 
 
 def test_a_lease_whose_key_has_no_time_is_its_jobs(site: Site) -> None:

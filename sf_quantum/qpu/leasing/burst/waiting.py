@@ -167,10 +167,11 @@ class Asking:
         A job that a killed controller forgot had the same id, or a killed process has requested
         a lease for an earlier run of this job.
         """
+        others = self._named._replace(submitted="")
         while not stop.is_set():
             try:
                 if isinstance(self._client, SfqQpu):
-                    release_leases(self._client, self._named, request.key)
+                    release_leases(self._client, others, request.key)
                 elif self._earlier is not None:
                     self._client.release(self._earlier)
                 return

@@ -111,7 +111,7 @@ class Watch:
     :param hold_seconds: the lease of a job without nodes is given back after this long
     :param can_start: the program ``qpu-can-start``, if the site has it
     :param program: ``sfq``, which acts for a job
-    :param release: makes the arguments that release the lease of a job at a QPU
+    :param release: makes the arguments that release the lease of a job
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Watch:
         hold_seconds: float,
         can_start: str | None,
         program: str,
-        release: Callable[[int, str], list[str]],
+        release: Callable[[int, Entry], list[str]],
     ) -> None:
         self.folder = folder
         self._hold_seconds = hold_seconds
@@ -173,14 +173,14 @@ class Watch:
         if idle and now - self._listed < IDLE_SECONDS:
             return
         jobs, self._listed = queue(), now
-        self._leave_out_others(jobs, entries, held)
+        others = self._leave_out_others(jobs, entries, held)
         self._gone = {
             job: self._gone.get(job, now) for job in traced if job not in jobs
         }
         gone = {job for job, since in self._gone.items() if now - since >= GONE_SECONDS}
         self._lost.write(taken, used, gone)
         for job in gone:
-            self._sweep(job, entries.get(job))
+            self._sweep(job, entries.get(job), is_other=job in others)
         self._forgotten.mend(jobs, {one.job for one in taken}, entries, held)
         for job, entry in entries.items():
             if job in jobs:
@@ -196,7 +196,7 @@ class Watch:
         jobs: dict[int, QueuedJob],
         entries: Mapping[int, Entry],
         held: dict[int, Held],
-    ) -> None:
+    ) -> set[int]:
         """Leave out jobs that have the id of a job that a killed controller forgot.
 
         Nothing that the forgotten job left is theirs: its mark would end a hold of theirs, and
@@ -206,20 +206,25 @@ class Watch:
             if id_ in jobs and differ(mark.submitted, jobs[id_].submitted):
                 (self.folder.path / f"{id_}.held").unlink(missing_ok=True)
                 del held[id_]
-        for id_, entry in entries.items():
-            if id_ in jobs and differ(entry.submitted, jobs[id_].submitted):
-                del jobs[id_]
+        others = {
+            id_
+            for id_, entry in entries.items()
+            if id_ in jobs and differ(entry.submitted, jobs[id_].submitted)
+        }
+        for id_ in others:
+            del jobs[id_]
+        return others
 
-    def _sweep(self, job: int, entry: Entry | None) -> None:
+    def _sweep(self, job: int, entry: Entry | None, *, is_other: bool) -> None:
         """Give back the lease of a job that is gone, and forget the job."""
-        held = self.folder.held(job)
+        held = None if is_other else self.folder.held(job)
         if held is not None and held.why is not Why.FORGOTTEN:
             (self.folder.path / f"{job}.held").unlink(missing_ok=True)
         if entry is None:
             self.folder.remove(job)
         elif job not in self._children:
             logger.info("job %d is gone: releasing its lease", job)
-            self._children.start(job, self._release(job, entry.qpu))
+            self._children.start(job, self._release(job, entry))
 
     # leases without nodes
 
@@ -239,7 +244,7 @@ class Watch:
         if job.buffer != STAGED or command is None:
             # The controller may have restarted: the job requests again when Slurm says
             # so.
-            self._children.start(job.id, self._release(job.id, entry.qpu))
+            self._children.start(job.id, self._release(job.id, entry))
             return
         losses = 1 + (0 if held is None else held.losses)
         text = without_nodes(entry.qpu, job.reason)

@@ -246,13 +246,13 @@ class Gate:
             self._scheduler.release(id_)
             self._explain(id_, "")
             logger.info("job %s: released with its lease", id_)
+        elif not job.is_pending:
+            self._waits.pop(id_, None)
         elif job.by_admin:
             # The gate would end the hold with a hold of its own.
             qpu.release(token)
             self._explain(id_, f"{qpu.name}: an administrator holds the job")
             logger.info("job %s: held by an administrator, its lease is released", id_)
-        elif not job.is_pending:
-            self._waits.pop(id_, None)
         elif not job.may_start or self._is_due(id_):
             self._scheduler.hold(id_)
             qpu.give_way(token)

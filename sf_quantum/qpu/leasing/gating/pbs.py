@@ -66,7 +66,6 @@ class PbsJob:
             is_held=(self.job_state, self.Hold_Types) == ("H", "o"),
             may_start=self._is_due,
             reason=self.comment or f"state {self.job_state}",
-            by_admin=self.job_state == "H" and "s" in self.Hold_Types,
         )
 
     @property

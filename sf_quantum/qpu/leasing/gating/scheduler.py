@@ -29,7 +29,8 @@ class GatedJob:
     :param request: text that names the QPU and bounds, such as ``qpu=fresnel qpu-shots=100``
     :param is_pending: whether no task has nodes
     :param is_held: whether its user holds it, and nobody else does
-    :param by_admin: whether an administrator holds it, where the batch system tells
+    :param by_admin: whether an administrator holds it, where a hold of the user would end
+        the administrator's
     :param may_start: whether it waits for neither another job nor its time
     :param reason: reason for which it has no nodes
     :param submitted: see :class:`.BatchJob`

@@ -264,6 +264,21 @@ def test_an_administrators_hold_ends_the_lease_and_lasts(site: GateSite) -> None
         site.lab.output("scancel", str(job))
 
 
+def test_an_administrators_hold_of_a_running_job_leaves_its_lease(
+    site: GateSite,
+) -> None:
+    with site.serving() as service:
+        gate, job = site.gate(), site.submit("sleep 60")
+        look_until_held(gate, service)
+        gate.look()
+        site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
+        site.lab.output("scontrol", "hold", str(job))
+        for _ in range(3):
+            gate.look()
+        assert [lease.reason for lease in leases(service)] == [None]
+        site.lab.output("scancel", str(job))
+
+
 def test_a_comment_cannot_pass_for_a_row_of_another_job(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("sleep 60")
