@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 
 from sf_quantum.cli import main
 from sf_quantum.files import JSON
-from sf_quantum.qpu.leasing.burst import controller, waiting
-from sf_quantum.qpu.leasing.burst.folder import Held, Why
+from sf_quantum.qpu.leasing.burst import controller, forgotten, waiting
+from sf_quantum.qpu.leasing.burst.folder import Folder, Held, Why
+from sf_quantum.qpu.leasing.burst.forgotten import Forgotten
+from sf_quantum.qpu.leasing.burst.watch_processes import Children
 from sf_quantum.service.domain.jobs import Identity
 from sf_quantum.service.http.auth import FixedIdentity
+from sf_quantum.slurm.squeue import QueuedJob
 from tests.support.folders import ROOT
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import SECONDS, until
@@ -344,3 +347,29 @@ def test_the_plugins_mark_is_read() -> None:
 @pytest.mark.parametrize("text", ["", "cannot", "strange 0 - a", "cannot x - a"])
 def test_a_malformed_mark_is_that_of_a_job_that_cannot_start(text: str) -> None:
     assert Held.parse(text) == Held(Why.CANNOT)
+
+
+@pytest.mark.parametrize(
+    ("reason", "priority", "is_released"),
+    [
+        ("burst_buffer/lua: slurm_bb_data_in: Killed", 5000, True),
+        ("Burst buffer pre_run error", 5000, True),
+        ("Burst buffer pre_run error", 0, False),
+        ("BeginTime", 5000, False),
+    ],
+)
+def test_a_job_that_slurm_gave_up_is_released(
+    reason: str,
+    priority: int,
+    is_released: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    commands: list[tuple[str, ...]] = []
+    monkeypatch.setattr(forgotten, "slurm", lambda *words: commands.append(words))
+    job = QueuedJob(
+        *(12, "12", "PENDING", reason, 500, priority, "complete", True, "qpu")
+    )
+    watch = Forgotten(Folder(tmp_path), {"qpu"}, Children("sfq"))
+    watch.mend({12: job}, set(), {}, {})
+    assert commands == ([("scontrol", "release", "12")] if is_released else [])

@@ -89,7 +89,9 @@ class Forgotten:
         self._queue_again(job.id, words)
 
     def _is_given_up(self, job: QueuedJob) -> bool:
-        failed = job.reason.startswith("burst_buffer/lua") and job.priority > 0
+        # The second is that of a restarted controller for a job whose lease had ended.
+        reasons = ("burst_buffer/lua", "Burst buffer pre_run error")
+        failed = job.reason.startswith(reasons) and job.priority > 0
         waits = job.state == "PENDING" and job.buffer in ("complete", "pending")
         return job.pool in self._pools and failed and waits
 
