@@ -67,7 +67,8 @@ class PartitionQueue:
         if options.get("ntasks"):
             tasks = _first_number(options["ntasks"])
             nodes = min(nodes, tasks)
-            # Slurm takes as many nodes as the tasks need, with processors for this number
+            # Slurm takes as many nodes as the tasks need. On each, 22.05 allocates processors
+            # for this number of tasks; 24.11 allocates only those of ``ntasks``.
             if options.get("ntasksPerNode"):
                 each = min(each, tasks)
                 nodes = max(nodes, math.ceil(tasks / each))
