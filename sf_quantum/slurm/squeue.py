@@ -284,6 +284,11 @@ class GatedJob:
         return (self.state, self.reason) == ("PENDING", "JobHeldUser")
 
     @property
+    def held_by_admin(self) -> bool:
+        """Whether an administrator holds it; a job that runs may be held, too."""
+        return self.reason == "JobHeldAdmin"
+
+    @property
     def may_start(self) -> bool:
         """Whether the job waits neither for another job nor for its earliest start."""
         is_due = self.eligible is None or self.eligible <= time.time()

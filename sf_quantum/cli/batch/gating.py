@@ -137,9 +137,9 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
         raise InputError("--class-of priority: the priority of held jobs is 0")
     qpus = sfq_qpus(args)
     asking = {places.qpu: places for places in args.asking}
-    if others := asking.keys() - {qpu.name for qpu in qpus}:
-        known = [qpu.name for qpu in qpus]
-        raise InputError(f"--asking: {unknown('QPU', min(others), known)}")
+    names = [qpu.name for qpu in qpus]
+    if others := asking.keys() - {*names}:
+        raise InputError(f"--asking: {unknown('QPU', min(others), names)}")
     for places in asking.values():
         if not 1 <= places.share <= places.count:
             raise InputError(

@@ -107,8 +107,8 @@ class Entry:
             case ["#", written, waited, pid, qpu, asks, *submitted]:
                 with suppress(ValueError):
                     numbers = float(written), float(waited), int(pid)
-                    asked = Asks(asks), "".join(submitted[:1])
-                    return cls(variables, qpu, *numbers, *asked)
+                    time_ = submitted[0] if submitted else ""
+                    return cls(variables, qpu, *numbers, Asks(asks), time_)
         return cls(variables)
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ class Slurm(Scheduler):
                 may_start=row.may_start,
                 reason=row.reason,
                 submitted=row.submitted,
-                by_admin=row.reason == "JobHeldAdmin",
+                by_admin=row.held_by_admin,
             )
             for id_, row in sorted(controller.gated_jobs().items())
         }
