@@ -1,6 +1,6 @@
 cwlVersion: v1.2
 class: CommandLineTool
-doc: On the QPU of its location, or by simulated annealing if that has none.
+doc: Solve the problem on the QPU of the step's location, or by simulated annealing if the location has no QPU.
 baseCommand: [sfq, solve]
 inputs:
   problem: {type: File, inputBinding: {prefix: --problem}}
