@@ -540,7 +540,9 @@ class FluxTrial(Trial):
         return f"Flux: {shown.stdout.strip()}"
 
     def jobs_shown(self) -> str:
-        return self._instance.run("jobs", "-a").stdout
+        # A job that is not held may still wait for nodes, or for the scheduler itself.
+        shown = (("jobs", "-a"), ("resource", "status"), ("module", "list"), ("dmesg",))
+        return "\n".join(self._instance.run(*words).stdout for words in shown)
 
 
 class PbsTrial(Trial):
