@@ -5,8 +5,8 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
 
 - The solution of an integer program may violate the bounds, constraints and integrality of
   its variables by ``_TOLERANCE``, and the dual solution that bounds the objective may violate
-  its own constraints by as much. An objective is off by no more than ``_TOLERANCE`` times the
-  sum of all coefficients, the *margin*. HiGHS's bound minus the margin is therefore a lower
+  its own constraints by as much. An objective is off by no more than the *margin*:
+  ``_TOLERANCE`` times (1 + the sum of the absolute values of all coefficients). HiGHS's bound minus the margin is therefore a lower
   bound of the energies of all states that are not listed yet (see the next item). Since
   energies are multiples of a unit, the lower bound is rounded up to such a multiple.
 - States are listed, lowest first, and each listed state is excluded from the next solution
@@ -76,10 +76,10 @@ CLOSE = "energies are too close for HiGHS's tolerances"
 # HiGHS's tolerances for bounds, rows, integrality and reduced costs
 _TOLERANCE = 1e-9
 # The largest gain (the largest absolute value of a negative bias) is scaled by a power of two,
-# to at least half of 2**_SCALE_BITS.
+# to less than 2**_SCALE_BITS and at least half of it.
 _SCALE_BITS = 10
 # Reads of the annealing before the first program, and reads of a second annealing, which
-# follows if the first program is not solved within the share _FIRST of the time limit.
+# follows the first solution that is not final within the share _FIRST of the time limit.
 _SHORT, _LONG = 10, 1000
 # Longest shares of the time limit: _FIRST for the first annealing, and again for the first
 # program before the second annealing; _SECOND for the second annealing.
@@ -175,7 +175,7 @@ def _enumerated(problem: Quadratic, most: int) -> _Found:
 
 
 class _Search:
-    """Programs from which the states of lowest energy are listed one by one.
+    """Lists the states of lowest energy one by one, each excluded from the next solution.
 
     Of interchangeable variables, only the first is in the programs. The other variables are
     inserted when the optima are expanded.
@@ -343,7 +343,7 @@ class _Order:
 
 
 def _ordered(problem: Quadratic) -> _Order:
-    """Reduce penalties to the size that keeps the order of states."""
+    """Reduce large penalties as far as the order of all states is sure to stay the same."""
     biases = [*problem.linear, *(b for _, _, b in problem.interactions)]
     step = _step(sorted({abs(b) for b in biases if b}, reverse=True), len(biases))
 
@@ -438,8 +438,8 @@ class _Program:
         # without the penalties, energies may be multiples of a larger unit
         self._step = math.gcd(*biases) or 1
         gains = -sum(b for b in biases if b < 0)
-        # penalties above the sum of all gains are reduced, which improves the conditioning;
-        # without gains, any penalties have the same optima
+        # Penalties above twice the sum of all gains are reduced to it, which improves the
+        # conditioning. Without gains, the optima are the same for all positive penalties.
         biases = [min(b, 2 * gains or self._step) for b in biases]
         deepest = max((-b for b in biases), default=1)
         self._scale = Fraction(2) ** (_SCALE_BITS - max(deepest, 1).bit_length())

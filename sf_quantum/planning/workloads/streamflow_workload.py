@@ -166,7 +166,7 @@ class WorkflowPlan:
     :param current: strategy of the file, at least for its first classical step
     :param deployment: deployment to which the strategies apply; its ``allocation:`` is
         ``current``
-    :param reserved: number of components of each service that suffice for the workflow
+    :param reserved: number of components of each service that ``reserved`` requests
     :param last_quantum: last step on a QPU, and its number of runs; ``None`` if there is none
     :param overridden_by: services with their own ``allocation:``
     :param assumed: values that are neither in the file nor in its journals
