@@ -6,9 +6,10 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
 - The solution of an integer program may violate the bounds, constraints and integrality of
   its variables by ``_TOLERANCE``, and the dual solution that bounds the objective may violate
   its own constraints by as much. An objective is off by no more than the *margin*:
-  ``_TOLERANCE`` times (1 + the sum of the absolute values of all coefficients). HiGHS's bound minus the margin is therefore a lower
-  bound of the energies of all states that are not listed yet (see the next item). Since
-  energies are multiples of a unit, the lower bound is rounded up to such a multiple.
+  ``_TOLERANCE`` times (1 + the sum of the absolute values of all coefficients). HiGHS's
+  bound minus the margin is therefore a lower bound of the energies of all states that are
+  not listed yet (see the next item). Since energies are multiples of a unit, the lower bound
+  is rounded up to such a multiple.
 - States are listed, lowest first, and each listed state is excluded from the next solution
   by a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
   lowest listed energy, all optima are listed. Until the lower bound has reached that energy,
@@ -177,8 +178,8 @@ def _enumerated(problem: Quadratic, most: int) -> _Found:
 class _Search:
     """Lists the states of lowest energy one by one, each excluded from the next solution.
 
-    Of interchangeable variables, only the first is in the programs. The other variables are
-    inserted when the optima are expanded.
+    Of interchangeable variables, only the first is in the integer program. The other
+    variables are inserted when the optima are expanded.
 
     :param whole: the problem
     :param seconds: time limit

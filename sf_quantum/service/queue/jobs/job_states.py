@@ -214,7 +214,7 @@ class LiveJob(Machine[State]):
     :param checked_for: properties of the device against which the job was checked;
         ``None`` after a restart
     :ivar counted: lease under which the estimator counts the job; ``None``: not counted yet
-    :ivar losses: number of times that the vendor lost the job, such as with its lease
+    :ivar losses: number of times that the job was lost at the vendor, such as with its lease
     :ivar is_left: whether the worker has ended, so the job stays in its state
     """
 

@@ -1,4 +1,4 @@
-"""Jobs over slurmrestd, at a site without a shell: what ends how, and what is left."""
+"""Jobs over slurmrestd, at a site without a login node: what ends how, and what is left."""
 
 from __future__ import annotations
 
