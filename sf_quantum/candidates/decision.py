@@ -770,7 +770,7 @@ def _start(target: QuantumTarget) -> str:
     if target.eta and (target.wait is None or not target.wait_known):
         return f"{target.name} would start in {rounded(target.eta)} s or later"
     if target.wait is None or not target.wait_known:
-        return f"the ETA on {target.name} is unknown"
+        return f"{target.name} has no known ETA, and no maxWait limits the wait"
     if target.wait == 0:
         return f"{target.name} is free"
     return f"{target.name} would start in {rounded(target.wait)} s"

@@ -108,7 +108,8 @@ def _granted(workload: Workload, held: _Components) -> dict[str, int] | str:
         if fitting is None:
             needed = site_nodes.needed(dict.fromkeys(there, 1), held.each)
             return (
-                f"holds {needed} nodes of {name} at once, which has {partition.nodes}"
+                f"holds {needed} nodes of {name} at the same time, "
+                f"but {name} has {partition.nodes}"
             )
         granted |= fitting
     return granted

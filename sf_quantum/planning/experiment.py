@@ -121,8 +121,8 @@ def obstacle(
             partition = workload.partitions.get(name)
             if partition is not None and nodes > partition.nodes:
                 return (
-                    f"holds {nodes} nodes of {name} at once, "
-                    f"which has {partition.nodes}"
+                    f"holds {nodes} nodes of {name} at the same time, "
+                    f"but {name} has {partition.nodes}"
                 )
     return None
 

@@ -20,6 +20,8 @@ OBJECTIVES: Mapping[str, str] = {
 }
 # Names in a sentence, including that of several objectives combined.
 _CALLED = {**OBJECTIVES, WEIGHTED: "weighted sum"}
+# units of measures whose names contain none
+_UNITS = {"wall": " s", "energy": " Wh"}
 # relative differences below this are treated as none
 _EQUAL = 0.005
 
@@ -83,30 +85,37 @@ class Recommendation:
 
     def _why(self) -> str:
         name, called = self.best.strategy.name, _CALLED[self.objective]
-        within = "".join(
-            f" of those with at most {factor:g} times the least {OBJECTIVES[measure]}"
-            for measure, factor in self.bounds.items()
-        )
-        value = figure(self.best.mean(self.objective))
-        sentence = f"{name} has the least {called}{within}: {value}"
+        value = figure(self.best.mean(self.objective)) + _UNITS.get(self.objective, "")
+        sentence = f"{name} has the least {called} ({value})"
+        if self.bounds:
+            within = " and ".join(
+                f"at most {factor:g} times the least {OBJECTIVES[measure]}"
+                for measure, factor in self.bounds.items()
+            )
+            sentence += f" of the strategies with {within}"
         if self.others:
             second = self.others[0]
             relative = second.relative(self.best, self.objective).mean
-            more = f"{100 * relative:.1f} % more" if relative >= _EQUAL else "as little"
-            sentence += f" ({second.strategy.name}: {more})"
-        return f"{sentence}{self._price()}."
+            more = f"{100 * max(relative, _EQUAL):.1f} % more"
+            if relative < _EQUAL:
+                more = f"less than {more}"
+            sentence += f"; the next is {second.strategy.name}, with {more}"
+        return f"{sentence}. {self._price()}"
 
     def _price(self) -> str:
         """Describe the strategy's cost in the other measure."""
+        name = self.best.strategy.name
         other = "node-seconds" if self.objective == "wall" else "wall"
-        called = OBJECTIVES[other]
         compared = [self.best, *self.others, *self.excluded]
         least = min(compared, key=lambda result: result.mean(other))
         relative = self.best.relative(least, other).mean
+        are, those = ("are", "those") if other == "node-seconds" else ("is", "that")
+        sentence = f"The {OBJECTIVES[other]} of {name} {are}"
         if relative < _EQUAL:
-            return f", and the least {called}"
+            return f"{sentence} also the least."
         return (
-            f", and {1 + relative:.2f} times the least {called} ({least.strategy.name})"
+            f"{sentence} {1 + relative:.2f} times {those} of {least.strategy.name}, "
+            "which has the least."
         )
 
     def _how_sure(self) -> str:

@@ -225,7 +225,7 @@ def test_the_recommendation_names_what_it_takes(
     file = a_project(tmp_path / "p", Workload([60.0, 2.0], None, 2, 4, "per-step"))
     assert main(["plan", str(file), "--nodes", "batch=4"]) == 0
     text = capsys.readouterr().out
-    assert "has the least node-seconds of those with at most 1.1 times" in text
+    assert "of the strategies with at most 1.1 times the least wall time" in text
     assert "\nit takes " in text
     assert " node-seconds" in text.partition("\nit takes ")[2].partition("\n")[0]
     assert "nodes of the site's partitions: batch 4" in text
@@ -304,6 +304,8 @@ def test_a_reservation_that_cannot_be_granted_is_left_out(
     path = tmp_path / "workload.yml"
     path.write_text(SIZES.format(nodes=3))
     told = planned(capsys, str(path), "--minimise", "wall")
-    assert told["left_out"] == {"reserved": "holds 4 nodes of c at once, which has 3"}
+    assert told["left_out"] == {
+        "reserved": "holds 4 nodes of c at the same time, but c has 3"
+    }
     assert main(["plan", str(path), "--nodes", "c=4"]) == 2
     assert "has the nodes of its partitions itself" in capsys.readouterr().err

@@ -197,7 +197,7 @@ def test_a_strategy_for_which_the_cluster_is_too_small(tmp_path: Path) -> None:
     text = text.replace("nodes: 2", "nodes: 4")
     workload = reading.load(write(tmp_path, text))
     found = experiment.run(workload, CoScheduled(), [])
-    assert found == "holds 5 nodes of compute at once, which has 4"
+    assert found == "holds 5 nodes of compute at the same time, but compute has 4"
     assert isinstance(experiment.run(workload, PerStep(), []), experiment.Result)
 
 

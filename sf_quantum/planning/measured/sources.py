@@ -46,9 +46,7 @@ class Sources:
             f"{name} {value:g}" for name, value in default_overheads(workload).items()
         ]
         if defaults := [*defaults, *self.assumed]:
-            text.append(
-                f"stated defaults, not measured on this site: {', '.join(defaults)}"
-            )
+            text.append(f"defaults, not measured on this site: {', '.join(defaults)}")
         return text
 
     def to_json(self) -> dict[str, JSON]:

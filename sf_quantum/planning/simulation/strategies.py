@@ -29,7 +29,8 @@ class _Strategy(Section):
     """How an application gets its nodes and its QPUs.
 
     :param type: name of the strategy
-    :param vqpus: leases that each QPU grants at once, instead of the QPU's own number
+    :param vqpus: leases that each QPU grants at the same time, instead of the QPU's own
+        number
     """
 
     vqpus: Count | None = None

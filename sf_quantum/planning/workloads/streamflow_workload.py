@@ -497,7 +497,7 @@ class _Built:
         *,
         nodes: int,
     ) -> None:
-        """Add a phase; its partition gets the nodes that the phase holds at once."""
+        """Add a phase; its partition gets the nodes that the phase holds at the same time."""
         phase: dict[str, JSON] = {"step": step, **keys}
         tasks = len(listing(keys.get("task_seconds"))) or 1
         if qpu is None:
@@ -556,7 +556,10 @@ def _granted(
         fitting = site_nodes.fitting(there, each, most)
         if fitting is None:
             needed = site_nodes.needed(dict.fromkeys(there, 1), each)
-            return f"holds {needed} nodes of {partition} at once, which has {most}"
+            return (
+                f"holds {needed} nodes of {partition} at the same time, "
+                f"but {partition} has {most}"
+            )
         granted |= fitting
     return granted
 

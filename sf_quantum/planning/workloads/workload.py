@@ -47,8 +47,8 @@ class Partition(Section):
         not simulated; it does not depend on the size of the request
     :param queue_spread: standard deviation of that time, relative to its mean
     :param most_jobs: largest number of workflows' jobs that are in Slurm or run in an
-        allocation at once, as with ``maxConcurrentJobs`` in a driver that runs all of
-        them; ``None``: no bound
+        allocation at the same time, as with ``maxConcurrentJobs`` in a driver that runs
+        all of them; ``None``: no bound
     """
 
     nodes: Count
@@ -117,7 +117,7 @@ class Qpu(Section):
 
     :param partition: partition of the nodes on which the clients of quantum steps run;
         ``None``: they run on the driver's host
-    :param vqpus: leases that are granted at once
+    :param vqpus: leases that are granted at the same time
     :param policy: the scheduling policy: its ``type``, and its options as further keys
     :param shares: shares of projects and users, for policies that use them
     :param setup_seconds: time of each job on the device before its shots

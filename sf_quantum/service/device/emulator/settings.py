@@ -103,7 +103,7 @@ class DeviceSettings(Section):
     :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
         in its graph
     :param topology: for an annealer, the kind of its graph: the smallest such graph that is
-        large enough, cut to ``qubits`` qubits; for a superconducting QPU, ``square``, a
+        large enough, reduced to ``qubits`` qubits; for a superconducting QPU, ``square``, a
         lattice with native gates, or ``complete``, any gate on any qubits
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
