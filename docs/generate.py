@@ -203,7 +203,7 @@ def slurm_keys(schema: Schema) -> Iterator[str]:
     theirs = _mapping(json.loads(folder.joinpath("slurm.json").read_text()))
     yield from ("### StreamFlow's keys of the connector", "")
     yield from key_table(manager, manager)
-    yield from ("### Keys of a service", "")
+    yield from ("### Keys of a StreamFlow service", "")
     yield from key_table(_mapping(_mapping(schema["$defs"])["service"]), schema)
     yield from ("### StreamFlow's keys of a service", "")
     yield from key_table(_mapping(_mapping(theirs["$defs"])["service"]), theirs)

@@ -72,7 +72,7 @@ COMMANDS = {
     "samplers": Command(
         "tools", "list the installed samplers, and whether they can be used here"
     ),
-    "init": Command("workflow", "write a small hybrid workflow that runs at once"),
+    "init": Command("workflow", "write a small hybrid workflow that is ready to run"),
     "check": Command(
         "workflow",
         "check a StreamFlow file, a QPU service's or a workload before it runs",

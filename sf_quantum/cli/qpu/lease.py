@@ -77,8 +77,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--latest-start",
         type=future_time,
         metavar="WHEN",
-        help="have no lease later, but end with 75: at once if a QPU says that none will "
-        f"be granted by then; {WHEN} a duration from now: 90s, 30m, 2h, 7d",
+        help="have no lease later, but end with 75: immediately if a QPU reports that none "
+        f"will be granted by then; {WHEN} a duration from now: 90s, 30m, 2h, 7d",
     )
     add(
         "--priority",

@@ -1,4 +1,4 @@
-"""``sfq init``: write a small hybrid workflow that runs at once."""
+"""``sfq init``: write a small hybrid workflow that is ready to run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TEMPLATES = {
         "generate, solve, evaluate", ("common", "steps", "single"), "/solve"
     ),
     "parameter-sweep": Template(
-        "the same for several parameters at once",
+        "the same for several parameters in parallel",
         ("common", "steps", "parameter-sweep"),
         "/solve",
     ),

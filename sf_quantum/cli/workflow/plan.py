@@ -316,8 +316,8 @@ def _sizes(flow: WorkflowPlan) -> Iterator[str]:
         yield f"nodes of the site's partitions: {sizes}"
     used = mapping(flow.workload["partitions"])
     if unknown := [name for name in used if name not in flow.site]:
-        given = " ".join(f"--nodes {name}=N" for name in unknown)
-        yield f"sizes that are not known, of which any is taken for granted: {given}"
+        options = " ".join(f"--nodes {name}=N" for name in unknown)
+        yield f"partitions of unknown size, assumed to be large enough: {options}"
 
 
 def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:
