@@ -46,7 +46,11 @@ class QpuSite:
         identity = authenticate or self._admin
         with running_service(authenticate=identity, vqpus=vqpus) as service:
             write_site_file(self.folder, service.url)
-            yield service
+            try:
+                yield service
+            finally:
+                # Who needs no service would otherwise wait for this one to answer.
+                self.config.unlink()
 
     def words(self, act: str, *options: str) -> list[str]:
         """Return the arguments of ``sfq slurm`` or the like for a daemon."""
