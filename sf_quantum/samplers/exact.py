@@ -1,4 +1,4 @@
-"""The proven optimum: an integer program solved by HiGHS (https://highs.dev).
+"""The optima, with a proof, from an integer program that HiGHS (https://highs.dev) solves.
 
 HiGHS computes with doubles, so its claims hold only up to its tolerances. Each claim is
 therefore weakened by a margin, and all energies are compared in whole numbers:
@@ -10,16 +10,16 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
   bound minus the margin is therefore a lower bound of the energies of all states that are
   not listed yet (see the next item). Since energies are multiples of a unit, the lower bound
   is rounded up to such a multiple.
-- States are listed, lowest first, and each listed state is excluded from the next solution
-  by a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
+- States are listed, lowest first, and each listed state is excluded from the next solve
+  with a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
   lowest listed energy, all optima are listed. Until the lower bound has reached that energy,
   nothing is proven.
-- With large penalties, small costs could vanish in the margin. If all biases are close to
-  multiples of a large number, the *step*, each energy is the sum of two parts: a multiple of
-  the step, and a remainder smaller than the step. The factor in this multiple is the *first
-  level* of the state. Then the step may be replaced by any number above the difference between
-  the largest and the smallest remainder: the order of all states remains the same. The same
-  holds if the remainders are only the rounding of decimal weights.
+- With large penalties, small costs could vanish in the margin, so large penalties are reduced
+  in a way that keeps the order of all states. If all large biases are close to multiples of a
+  number, the *step*, each energy is a multiple of the step plus a small remainder. The factor
+  of the step is the *first level* of the state. Any number above the difference between the
+  largest and the smallest remainder may replace the step. This also works if the remainders
+  are only rounding errors of decimal weights.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from sf_quantum.samplers.states import (
 )
 
 # Number of variables of the largest problem that is enumerated: a million states take 25 to
-# 200 ms. HiGHS takes longer, and solves one program for each optimum.
+# 200 ms. HiGHS takes longer, and solves the program again for each optimum.
 ENUMERATED = 20
 READS = 1000
 TIME_LIMIT = 30.0
@@ -79,11 +79,11 @@ _TOLERANCE = 1e-9
 # The largest gain (the largest absolute value of a negative bias) is scaled by a power of two,
 # to less than 2**_SCALE_BITS and at least half of it.
 _SCALE_BITS = 10
-# Reads of the annealing before the first program, and reads of a second annealing, which
-# follows the first solution that is not final within the share _FIRST of the time limit.
+# Reads of the first annealing, before any solve, and of the second annealing, which follows
+# the first solve that does not finish within the share _FIRST of the time limit.
 _SHORT, _LONG = 10, 1000
-# Longest shares of the time limit: _FIRST for the first annealing, and again for the first
-# program before the second annealing; _SECOND for the second annealing.
+# Largest shares of the time limit: _FIRST for the first annealing, and for each solve before
+# the second annealing; _SECOND for the second annealing.
 _FIRST, _SECOND = 0.1, 0.5
 
 
@@ -101,7 +101,7 @@ class ExactSampler(CheckedSampler):
         "num_reads": partial(check, least=1, most=sys.maxsize),
         "time_limit": partial(check_number, above=0),
     }
-    #: samples are distinct states, not reads; biases may be fractions
+    #: further properties: samples are distinct states, not reads; biases may be fractions
     more: ClassVar[dict[str, JSON]] = {"distinct": True, "fractions": True}
 
     def sample(
@@ -151,7 +151,7 @@ class ExactSampler(CheckedSampler):
 
 @dataclass(frozen=True)
 class _Found:
-    """The states with the lowest energy that was found.
+    """The states with the lowest energy found.
 
     :param energy: energy of these states, in the problem's unit
     :param bound: lower bound of the energies of all states
@@ -176,10 +176,11 @@ def _enumerated(problem: Quadratic, most: int) -> _Found:
 
 
 class _Search:
-    """Lists the states of lowest energy one by one, each excluded from the next solution.
+    """A search that lists the states of lowest energy one by one.
 
-    Of interchangeable variables, only the first is in the integer program. The other
-    variables are inserted when the optima are expanded.
+    Each listed state is excluded from the integer program, which is then solved again. Of
+    interchangeable variables, the program has only the first. An optimum of the program
+    represents all states in which any variable of the group takes the place of the first.
 
     :param whole: the problem
     :param seconds: time limit
@@ -213,6 +214,7 @@ class _Search:
             reason = self._reason(bound, listed, most, final=final)
             if state is None or reason != CLOSE or (*state,) in listed:
                 break
+            # CLOSE so far: nothing is proven yet, so list this state, and exclude it
             listed[*state,] = self._problem.energy(state)
             self._program.cut(state)
         energy = self._best[0]
@@ -231,7 +233,7 @@ class _Search:
         *,
         final: bool,
     ) -> str | None:
-        """Return why optima may be missing; ``None`` if none is.
+        """Return why optima may be missing; ``None`` if all optima are listed.
 
         :param bound: lower bound of the energies of states that are not listed
         """
@@ -244,22 +246,22 @@ class _Search:
         return FEWER if bound == lowest and optima > most else CLOSE
 
     def _count(self, state: Sequence[int]) -> int:
-        """Count the states of the whole problem for which a state of the program stands."""
+        """Count the states of the whole problem that a state of the program represents."""
         sizes = map(len, self._twins.values())
         return math.prod(n for n, bit in zip(sizes, state, strict=True) if bit)
 
     def _expanded(self, state: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the states of the whole problem for which a state of the program stands."""
+        """Yield the states of the whole problem that a state of the program represents."""
         classes = self._twins.values()
         chosen = [c for c, bit in zip(classes, state, strict=True) if bit]
         for ones in map(set, product(*chosen)):
             yield [int(i in ones) for i in range(self._size)]
 
     def _solve(self) -> tuple[list[int] | None, int | None, bool]:
-        """Solve the program.
+        """Solve the program; repeat the first solve that does not finish, after an annealing.
 
-        :returns: the best state, a lower bound of the objective, and whether the time
-            sufficed
+        :returns: the best state, a lower bound of the objective, and whether the program is
+            solved
         """
         left = self._until - time.monotonic()
         limit = left if self._annealed else min(left, self._seconds * _FIRST)
@@ -281,7 +283,7 @@ class _Search:
             self._best = min(self._best, (self._problem.energy(state), state))
 
     def _anneal(self, reads: int, seconds: float) -> None:
-        """Look for a better state with simulated annealing."""
+        """Search for a better state with simulated annealing."""
         until = time.monotonic() + seconds
         labels = [*range(len(self._problem.linear))]
         bqm = model(self._problem, labels)
@@ -297,11 +299,11 @@ class _Search:
 def _twins(problem: Quadratic) -> dict[int, list[int]]:
     """Group interchangeable variables, *twins*, of which an optimum has at most one.
 
-    Twins exclude each other, have the same linear bias, and have the same bias with each other
-    variable, as equal clusters of several clusterings do. The energy of a state does not
-    change if a twin takes the place of another.
+    Twins exclude each other, have the same linear bias, and have the same quadratic bias with
+    every other variable, as equal clusters of several clusterings do. The energy of a state
+    does not change if one twin replaces another.
 
-    :returns: for the first variable of each group, all variables of the group
+    :returns: all variables of each group, by the group's first variable
     """
     first = [*range(len(problem.linear))]
     for i, j in exclusions(problem):
@@ -319,7 +321,7 @@ def _twins(problem: Quadratic) -> dict[int, list[int]]:
 
 
 def _least(problem: Quadratic) -> int:
-    """Add up all negative biases, the *gains*; the sum is a lower bound of all energies."""
+    """Add up all negative biases; the sum is a lower bound of all energies."""
     gains = sum(min(a, 0) for a in problem.linear)
     return gains + sum(min(b, 0) for _, _, b in problem.interactions)
 
@@ -367,7 +369,7 @@ def _ordered(problem: Quadratic) -> _Order:
     highest = _total(low.problem) + _least(low.problem)
 
     def bound(lowest: int) -> int:
-        # The first level of any state at or above `lowest` is at least this.
+        # Any state whose reduced energy is at least `lowest` has at least this first level.
         first = -((highest - lowest) // weight)
         remaining = min(low.bound(lowest - weight * first), step + _least(rest))
         return step * first + remaining
@@ -376,7 +378,7 @@ def _ordered(problem: Quadratic) -> _Order:
 
 
 def _step(sizes: list[int], count: int) -> int:
-    """Find a large number of which all large biases are nearly multiples.
+    """Find a large number such that all large biases are close to its multiples.
 
     :param sizes: absolute values, in descending order
     :param count: number of biases; a remainder is small if ``count`` times the remainder is
@@ -392,9 +394,9 @@ def _step(sizes: list[int], count: int) -> int:
         while low and abs(high - low * _nearest(high, low)) * count >= low:
             high, low = low, abs(high - low * _nearest(high, low))
         step = low or high
-    # A large bias may be a penalty plus a small cost, so the step may include a cost. Each
-    # large bias yields one candidate: the bias divided by the whole number that brings the
-    # quotient closest to the step. Take the candidate with the smallest sum of remainders.
+    # A large bias may be a penalty plus a small cost, so the step may include a cost. A large
+    # bias of about n steps yields the candidate bias / n, for a whole number n. Take the
+    # candidate with the smallest sum of remainders.
     near = {size // _nearest(size, step) for size in sizes if 2 * size > step}
     return min(near, key=lambda n: sum(abs(s - n * _nearest(s, n)) for s in sizes))
 
@@ -407,8 +409,8 @@ def _nearest(number: int, step: int) -> int:
 class _Program:
     """An integer program over the states in which no two mutually exclusive variables are 1.
 
-    :ivar order: the problem without the penalties of such pairs of variables
-    :ivar out_of_time: whether the last solution ended at the time limit
+    :ivar order: the problem without the penalties of such pairs, with reduced biases
+    :ivar out_of_time: whether the last solve ended at the time limit
     """
 
     def __init__(self, problem: Quadratic, seed: int) -> None:
@@ -468,14 +470,13 @@ class _Program:
         """Find the best state.
 
         :param start: state from which to start, if it is not excluded
-        :returns: the state, a lower bound of the objective, and whether the time
-            sufficed
+        :returns: the state, a lower bound of the objective, and whether the program is solved
         """
         self.out_of_time = seconds <= 0
         if self.out_of_time:
             return None, None, False
         highs = self._highs
-        # HiGHS counts the time of all its runs
+        # HiGHS's time limit applies to the total time of all its runs
         highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
         solution = HighsSolution()
         products = [start[i] * start[j] for i, j in self._products]
@@ -498,7 +499,7 @@ class _Program:
 
 
 class _SilentHighs(Highs):
-    """HiGHS without output: its banner would be in the results of a command."""
+    """HiGHS without output: otherwise, its banner would be part of a command's output."""
 
     def enableCallbacks(self) -> None:
         # called by the constructor, and prints the banner (highspy 1.16)
