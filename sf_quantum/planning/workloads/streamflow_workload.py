@@ -1,4 +1,4 @@
-"""Makes a workload from a StreamFlow file: its steps, their bindings, and ``allocation:``."""
+"""A workload from the steps, the bindings and the ``allocation:`` of a StreamFlow file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SLURM = "sfq.slurm"
 # connectors that lease a QPU
 _QUANTUM = ("sfq.emulator", "sfq.rest")
 _DEFAULT_PARTITION = "default"
-# StreamFlow's own default of maxConcurrentJobs
+# StreamFlow's default for maxConcurrentJobs
 _MOST_JOBS = 1
 
 
@@ -55,7 +55,7 @@ def _first(value: JSON) -> _Target:
 
 @dataclass(frozen=True)
 class _Binding:
-    """A binding of a step, or of a port (without ``step``), to its first target."""
+    """A binding of a step, or of a port (without ``step``); only its first target is read."""
 
     target: Annotated[_Target, _first]
     step: str | None = None
@@ -80,7 +80,7 @@ def _names(value: JSON) -> list[str]:
 class _Allocation:
     """A value of ``allocation:``.
 
-    :param releases: whether a part of the allocation is released early
+    :param releases: whether ``release`` is set, so a part of the allocation is released early
     """
 
     strategy: Strategy
@@ -109,7 +109,7 @@ _PER_STEP = _Allocation(PerStep())
 
 @dataclass(frozen=True)
 class _Service:
-    """A service of ``sfq.slurm``, as far as a plan needs it."""
+    """The keys of an ``sfq.slurm`` service that a plan needs."""
 
     partition: Annotated[str, _option] = ""
     nodes: Annotated[str, _option] = ""
@@ -121,7 +121,7 @@ class _Service:
 
 @dataclass(frozen=True)
 class _Slurm:
-    """The configuration of a deployment of ``sfq.slurm``."""
+    """The configuration of an ``sfq.slurm`` deployment."""
 
     services: dict[str, _Service] = field(default_factory=dict)
     allocation: Annotated[_Allocation, _allocation] = _PER_STEP
@@ -160,18 +160,19 @@ class _File:
 
 @dataclass(frozen=True)
 class WorkflowPlan:
-    """A StreamFlow file as a workload.
+    """The workload of a StreamFlow file, and the values for the lines of a strategy.
 
     :param workload: the content of a workload file
-    :param current: strategy of the file, at least for its first classical step
-    :param deployment: deployment to which the strategies apply; its ``allocation:`` is
-        ``current``
+    :param current: strategy of the file; if its services have several strategies, that of the
+        first classical step (or of the first step, if none is classical)
+    :param deployment: deployment of most steps on Slurm; its ``allocation:`` is the strategy
     :param reserved: number of components of each service that ``reserved`` requests
-    :param last_quantum: last step on a QPU, and its number of runs; ``None`` if there is none
-    :param overridden_by: services with their own ``allocation:``
+    :param last_quantum: last quantum step on Slurm, and how often it runs; ``None`` if there
+        is no such step
+    :param overridden_by: services whose own ``allocation:`` overrides the deployment's
     :param assumed: values that are neither in the file nor in its journals
     :param left_out: strategies that the site cannot grant, and why
-    :param site: nodes of the partitions, as far as they are known
+    :param site: number of nodes of each partition whose size is known
     :param is_mixed: whether the services have different values of ``allocation:``
     """
 
@@ -203,7 +204,7 @@ class WorkflowPlan:
         return "per-step"
 
     def lines(self, strategy: Strategy) -> list[str]:
-        """Return the lines of the StreamFlow file that make it follow a strategy."""
+        """Return the lines to write into the StreamFlow file so that it follows a strategy."""
         if strategy == self.current and not self.is_mixed:
             return [f"# deployment {self.deployment} has it already"]
         text = [
@@ -221,7 +222,8 @@ class WorkflowPlan:
 class StreamFlowFile:
     """The parts of a StreamFlow file that a plan needs.
 
-    :raises InputError: if the file has no or several workflows, or no step on ``sfq.slurm``
+    :raises InputError: if a value is wrong, the file does not have exactly one workflow, or no
+        step is bound to ``sfq.slurm``
     """
 
     def __init__(self, path: Path, content: Mapping[str, JSON]) -> None:
@@ -245,7 +247,7 @@ class StreamFlowFile:
 
     @property
     def is_here(self) -> bool:
-        """Whether the Slurm of its deployments is that of this host."""
+        """Whether all ``sfq.slurm`` deployments of its steps use the Slurm of this host."""
         used = {target.deployment for _, target in self._bound()}
         slurm = [
             one
@@ -263,10 +265,10 @@ class StreamFlowFile:
         return inner is not None and inner.type == "local"
 
     def plan(self, fit: Fit | None, site: Mapping[str, int]) -> WorkflowPlan:
-        """Make a workload of the file.
+        """Make the workload of the file, and the values for the lines of a strategy.
 
-        :param site: nodes of the partitions, as far as they are known
-        :param fit: values from the file's journals; ``None``: durations are
+        :param site: number of nodes of each partition whose size is known
+        :param fit: values from the file's journals; if ``None``, durations are
             :data:`CLASSICAL_SECONDS` and :data:`QPU_SECONDS`
         """
         built = _Built()
@@ -325,15 +327,15 @@ class StreamFlowFile:
                 yield binding.step, binding.target
 
     def _service(self, target: _Target) -> _Service | None:
-        """Return the service of ``sfq.slurm`` that a target uses, if it uses one."""
+        """Return the ``sfq.slurm`` service that a target uses; ``None`` if it uses none."""
         if (on_slurm := self._on_slurm(target)) is None:
             return None
         services = self._config(on_slurm.deployment).services
         return services.get(on_slurm.service, _Service())
 
     def _on_slurm(self, target: _Target) -> _Target | None:
-        """Return the ``sfq.slurm`` target that a target is or wraps; ``None`` if none."""
-        # A file with a mistake may have deployments that wrap each other.
+        """Return the target itself if it is on ``sfq.slurm``, or else the target it wraps."""
+        # The deployments of a file with a mistake may wrap each other in a loop.
         for _ in self._deployments:
             deployment = self._deployments.get(target.deployment)
             if isinstance(deployment, _SlurmDeployment):
@@ -346,7 +348,7 @@ class StreamFlowFile:
         return None
 
     def _config(self, deployment: str) -> _Slurm:
-        """Return the configuration of a deployment; the default if not of ``sfq.slurm``."""
+        """Return a deployment's ``sfq.slurm`` configuration; the default for other types."""
         one = self._deployments.get(deployment)
         return one.config if isinstance(one, _SlurmDeployment) else _Slurm()
 
@@ -355,7 +357,7 @@ class StreamFlowFile:
         return None if service is None else service.partition or _DEFAULT_PARTITION
 
     def _qpu(self, target: _Target) -> str | None:
-        """Return the QPU of a target, ``None`` for a classical one."""
+        """Return the QPU of a target; ``None`` if the target is classical."""
         deployment = self._deployments.get(target.deployment)
         if deployment is not None and deployment.type in _QUANTUM:
             return target.deployment
@@ -366,7 +368,7 @@ class StreamFlowFile:
         return target.service if is_quantum else None
 
     def _assume(self, built: _Built, step: str, target: _Target) -> None:
-        """Add a step of unknown duration; steps on the driver's host take no time."""
+        """Add a step with an assumed duration, unless it is classical and not on Slurm."""
         qpu, partition = self._qpu(target), self._partition(target)
         if qpu is None and partition is None:
             return
@@ -415,7 +417,7 @@ class StreamFlowFile:
     def _components(
         self, built: _Built, reserved: Mapping[str, int]
     ) -> dict[str, dict[str, Component]]:
-        """Return the request of one component of each reserved service, by partition."""
+        """Return, by partition and reserved service, the nodes that one component requests."""
         components: dict[str, dict[str, Component]] = defaultdict(dict)
         for phase in built.phases:
             if phase.partition is not None and phase.target.service in reserved:
@@ -425,7 +427,7 @@ class StreamFlowFile:
         return components
 
     def _most_jobs(self, built: _Built, partition: str) -> int:
-        """Return how many jobs the deployments of a partition run at the same time."""
+        """Return the maximum number of concurrent jobs of a partition's deployments."""
         targets = (
             self._on_slurm(phase.target)
             for phase in built.phases
@@ -440,11 +442,12 @@ class StreamFlowFile:
     def _allocations(self, deployment: str, built: _Built) -> list[_Allocation]:
         """Return the allocations of the steps' services, classical first, each value once.
 
-        ``per-step`` of a QPU's service is left out, as elastic allocations are not for QPUs.
+        A QPU service's ``per-step`` is left out if another value comes before it: with
+        ``elastic``, quantum steps are separate Slurm jobs anyway.
         """
         values: list[_Allocation] = []
         for phase in sorted(built.phases, key=lambda phase: phase.quantum):
-            # A service takes precedence over its deployment.
+            # A service's value takes precedence over its deployment's value.
             service = self._service(phase.target) or _Service()
             value = service.allocation or self._config(deployment).allocation
             if not (phase.quantum and values and value == _PER_STEP):
@@ -477,7 +480,7 @@ class _BuiltPhase:
 
 @dataclass
 class _Built:
-    """The phases so far, and the nodes and QPUs that they need."""
+    """The phases added so far, and the nodes and QPUs that they need."""
 
     phases: list[_BuiltPhase] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)
@@ -497,7 +500,7 @@ class _Built:
         *,
         nodes: int,
     ) -> None:
-        """Add a phase; its partition gets the nodes that the phase holds at the same time."""
+        """Add a phase; its partition gets enough nodes for all tasks of the phase."""
         phase: dict[str, JSON] = {"step": step, **keys}
         tasks = len(listing(keys.get("task_seconds"))) or 1
         if qpu is None:
@@ -545,9 +548,11 @@ def _granted(
     reserved: Mapping[str, int],
     site: Mapping[str, int],
 ) -> dict[str, int] | str:
-    """Lower the reserved components to fit the partitions, or explain why they cannot fit.
+    """Lower the numbers of components until they fit the partitions.
 
-    :param components: request of one component of each service, by partition
+    :param components: nodes that one component requests, by partition and service
+    :param reserved: number of components of each service
+    :returns: the lower numbers, or why one component of each service does not fit
     """
     granted = dict(reserved)
     for partition, most in site.items():
@@ -573,5 +578,5 @@ def _last_quantum(built: _Built, repeats: int) -> tuple[str, int] | None:
 
 
 def dumped(workload: Mapping[str, JSON], comment: str) -> str:
-    """Write a workload as YAML, with a comment before it."""
+    """Return a workload as YAML, with a comment before it."""
     return f"# {comment}\n{yaml.dump(dict(workload))}"
