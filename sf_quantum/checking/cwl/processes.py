@@ -24,7 +24,7 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
-# keys that include other files, which are not read
+# keys that include other files; those files are not read
 FETCHED = ("$import", "$include", "$mixin")
 # DOTPRODUCT gives each job one item of each list; NESTED nests the lists of results.
 DOTPRODUCT, NESTED, FLAT = SCATTER_METHODS = (
@@ -40,14 +40,18 @@ FEATURES = tuple(
         "ShellCommand StepInputExpression SubworkflowFeature"
     ).split()
 )
-# minimum similarity of a misspelt requirement; two valid names are similar by 0.75
+# minimum similarity of a misspelt requirement; that of two valid names is at most 0.78
 MISSPELT = 0.9
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that a step runs; ``step`` is the step's path: ``/loop/solve``.
+    """A command that a step runs outside containers.
 
+    :param step: path of the step, such as ``/loop/solve``
+    :param command: first word of the command line
+    :param where: key path of the field with the command: ``baseCommand`` or ``arguments``
+    :param body: the ``CommandLineTool``
     :param shell: whether a shell reads the command
     """
 
@@ -72,8 +76,10 @@ class Entry:
 class Position:
     """A process in a document, or a step.
 
-    :param inherited: classes of the requirements and hints around it
-    :param above: files of the processes through which it was reached
+    :param where: key path in the document
+    :param path: path of the step in the workflow; ``/`` is the workflow itself
+    :param inherited: classes of the requirements and hints of enclosing steps and processes
+    :param above: files (with ``#name``) that were followed from the workflow to this process
     """
 
     document: Document
@@ -85,11 +91,11 @@ class Position:
 
     @property
     def place(self) -> tuple[str, KeyPath]:
-        """The file and the path in it, regardless of the step that runs it."""
+        """The file and the key path of the process; the same for all steps that run it."""
         return self.document.name, self.where
 
     def inner(self, body: JSON, where: KeyPath, path: str) -> Position:
-        """A step or process inside this one."""
+        """Make the position of a step or process inside this one."""
         return replace(
             self, body=mapping(body), where=where, path=path, inherited=self.features
         )
@@ -109,12 +115,12 @@ class Position:
 
     @property
     def scattered(self) -> list[str]:
-        """The inputs of a step that are scattered."""
+        """The names of the step's scattered inputs."""
         return [local_name(str(name)) for name in listing(self.body.get("scatter"))]
 
     @property
     def features(self) -> frozenset[str]:
-        """The classes of its requirements and hints, including the inherited ones."""
+        """The classes of all requirements and hints, including inherited ones."""
         return self.inherited | {_meant(entry) for entry in self.requirements}
 
     def entries(self, section: str) -> list[Entry]:
@@ -140,25 +146,27 @@ class Position:
 
 @dataclass
 class Process:
-    """The content of a CWL file, as far as the checks need it.
+    """The parts of a CWL workflow and its processes that the checks need.
 
     :param root: the process that the workflow names, if it could be read
     :param taken: ports that are inputs of steps or processes
     :param declared: declarations of the processes' inputs, by port
     :param sources: port from which an input gets its value unchanged, by the input's port
     :param defaults: default values of the inputs of steps and processes, by port, with their
-        paths; a step's default is preferred
-    :param computed: inputs of steps with an expression or a list of sources
-    :param links: documents and paths of the steps' inputs, by port
-    :param guarded: steps that may be skipped or repeated, and all scattered inputs
-    :param dotproducts: steps that scatter several inputs by ``dotproduct``
-    :param commands: command line tools, by the paths of the steps that run them
-    :param read: processes, by file, path in it, and inherited requirements
-    :param runs: process that a step runs, by the step's file and path
-    :param faulty: objects with unknown or missing fields, and inputs whose type does not fit a
-        step's; no further problems of these are reported
-    :param unseen: steps with parts that were not read, so nothing below them can be checked;
-        ``/`` is the workflow itself
+        paths; a step's default takes precedence
+    :param computed: ports of step inputs that have ``valueFrom`` or a list of sources
+    :param links: document and key path of each step input, by port
+    :param guarded: paths of steps that may be skipped or repeated, and ports of scattered
+        inputs, which get single items of their lists
+    :param dotproducts: steps that scatter several inputs with ``dotproduct``
+    :param tools: commands that steps run outside containers, if no expression computes them
+    :param commands: ``CommandLineTool`` processes, by the paths of the steps that run them
+    :param read: processes that were read, by file, key path and inherited requirements
+    :param runs: process that a step runs, by the step's file and key path
+    :param faulty: files and key paths of objects with unknown or missing fields, and of inputs
+        whose type does not fit a link's target; their further problems are not reported
+    :param unseen: paths of steps with parts that were not read, so nothing below them can be
+        checked; ``/`` is the workflow itself
     """
 
     root: Position | None = None
@@ -191,7 +199,7 @@ class Process:
         return {entry.name: entry for entry in entries}
 
     def origin(self, port: str) -> str:
-        """Return the port from which a value originates; ``/name`` for the root's input."""
+        """Return the port from which a value originates; ``/name`` for a root input."""
         return self.chain(port)[-1]
 
     def chain(self, port: str) -> list[str]:
@@ -202,7 +210,7 @@ class Process:
         return chain
 
     def given(self, port: str, settings: Mapping[str, JSON]) -> JSON:
-        """The value that a port gets, as far as it is known before a run.
+        """Return the value that a port gets, if it is known before a run.
 
         :param settings: the values of the root's inputs
         :raises LookupError: if the value is known only in a run
@@ -218,7 +226,7 @@ class Process:
         return value
 
     def open(self, file: str, folder: Path) -> Position:
-        """Return the process that is named after ``#``, or else the main process of a file.
+        """Return the process whose name follows ``#`` in ``file``, or else the main process.
 
         :raises UnreadableError: if there is no such process
         """
@@ -348,14 +356,15 @@ def local_name(identifier: str) -> str:
 
 
 def _local(name: str) -> str:
-    """A class without namespace: ``Loop`` for ``cwltool:Loop``."""
+    """Return a class without its namespace: ``Loop`` for ``cwltool:Loop``."""
     return re.split("[#:/]", name)[-1]
 
 
 def _meant(entry: Entry) -> str:
     """Return the class of a requirement, corrected if it is misspelt.
 
-    The misspelling is reported separately. A misspelt hint is not corrected, as it is ignored.
+    The misspelling is reported separately. A misspelt hint is not corrected, since unknown
+    hints are ignored.
     """
     is_hint = "hints" in entry.where
     near = [] if is_hint else get_close_matches(entry.name, FEATURES, 1, MISSPELT)
