@@ -1,6 +1,7 @@
 """From samples to the best consensus, and the state of the loop over iterations.
 
-Points have shape (n, d). Variable i of the samples is candidate i.
+Points have shape (n, d). Variable i of the samples is candidate i. An atom is a set of points
+that every clustering labels alike (see ``consensus_qubo``).
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, lack, read_json
 
-#: the score of a consensus with a single cluster, or without any
+#: the score of a consensus with a single cluster, or without a cluster
 NO_SCORE = -1.0
 UNSCORED = Score(NO_SCORE, 0.0, exact=True)
-#: partitions scored in one pass; each takes memory for a label per point
+#: maximum number of partitions in one pass; each takes memory for a label per point
 BATCH = 32
-#: groups of points in one pass; each takes memory for a sum per point
+#: maximum number of groups of points in one pass, unless its first partition needs more; each
+#: group takes memory for a sum per point
 GROUPS = 64
 #: keys of the samples' ``info`` that the summary keeps
 INFO_KEYS = (
@@ -46,13 +48,13 @@ class Selection:
     chosen: NDArray[np.bool_]
     #: the lowest energy of the samples
     energy: float
-    #: the number of reads
+    #: the total number of reads of the samples
     reads: int
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """A selection, completed to a partition of all n points, and its score."""
+    """A selection, extended to a partition of all n points, and its score."""
 
     selection: Selection
     #: n labels, counted from 0
@@ -68,7 +70,8 @@ class Criteria:
     threshold: float = 0.8
     #: maximum number of iterations
     limit: int = 10
-    #: maximum energy of scored samples above the lowest energy, relative to it
+    #: maximum difference between a scored sample's energy and the lowest energy, as a fraction
+    #: of the absolute value of the lowest energy
     window: float = 0.1
     #: number of points above which silhouettes are estimated from a sample
     exact_up_to: int = EXACT_UP_TO
@@ -108,6 +111,7 @@ def best_consensus(
         "feasible_samples": len(selections),
         "scored_samples": len(scored),
         "scored_reads": sum(s.reads for s in low),
+        # reads of samples whose score alone ends the loop
         "reads_that_end_alone": sum(c.selection.reads for c in ending),
     }
 
@@ -115,8 +119,8 @@ def best_consensus(
 def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
     """Return the distinct selections without overlap, lowest energy first.
 
-    Samples are the same selection if they partition the points alike, whichever of
-    several equal clusters they choose.
+    Samples are the same selection if they partition the points alike, regardless of which
+    of several equal clusters they choose.
     """
     chosen = samples.chosen
     if not chosen.size:
@@ -139,7 +143,7 @@ def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
 
 
 def atom_clusters(overlap: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
-    """Return each atom's chosen candidate, counted from 0 among the chosen, or -1."""
+    """Return the chosen candidate of each atom, counted from 0 among the chosen, or -1."""
     members = overlap.members[chosen]
     return np.where(members.any(axis=0), members.argmax(axis=0), -1).astype(np.int32)
 
@@ -147,11 +151,12 @@ def atom_clusters(overlap: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
 def score_selections(
     points: Doubles, overlap: Overlaps, selections: list[Selection], exact_up_to: int
 ) -> list[Consensus]:
-    """Complete each selection to all points and score it.
+    """Extend each selection to a partition of all points, and score it.
 
     Points in no chosen cluster join the cluster with the nearest centroid (Rocco et
-    al., 2025). If there are no such points, a partition maps atoms to clusters, and a
-    single pass over the pairs of points scores many partitions; else atoms are split first.
+    al., 2025). A single pass over the pairs of points scores many partitions, if each maps
+    the same groups of points to clusters. The groups are the atoms; they are split where
+    points of an atom have joined different clusters.
 
     :param exact_up_to: above this number of points, scores are estimates
     :returns: the consensus of each selection, in the same order
@@ -163,6 +168,7 @@ def score_selections(
     for selection in selections:
         labels, complete = _complete(centred, overlap, selection)
         finer = groups if complete else _refine(groups, labels)
+        # more groups would take too much memory, so the batch is scored without this selection
         cut = finer.max() > groups.max() and finer.max() >= GROUPS
         if batch and (len(batch) == BATCH or cut):
             results += _score(points, groups, batch, exact_up_to)
