@@ -28,7 +28,7 @@ from sf_quantum.workflows.locks import refuse_sharing
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
-# a message of StreamFlow in its log, up to the next one
+# a message in StreamFlow's log, up to the next message
 _MESSAGE = re.compile(
     r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
     re.DOTALL | re.MULTILINE,
@@ -44,7 +44,7 @@ Progress: TypeAlias = Callable[[str], None]
 
 
 class RunFailed(QuantumError):
-    """A run that has not completed, or not begun.
+    """The failure of a run that has not completed, or has not begun.
 
     :param lines: the reasons
     :param run: the run as its journal shows it; ``None`` if it has not begun
@@ -70,19 +70,19 @@ def run(
 ) -> Run:
     """Check a StreamFlow file, and run it to its end.
 
-    If it is interrupted, by Ctrl-C or a notebook's "interrupt", the run ends: its steps and
-    QPU jobs are cancelled. The run also ends with this process.
+    Ctrl-C, or a notebook's "interrupt", ends the run, and cancels its steps and QPU jobs. The
+    run also ends with this process.
 
     :param outdir: folder of the outputs and of StreamFlow's log, ``streamflow.log``; the logs
-        of the nine runs before it are kept as ``streamflow.log.1`` and so on
+        of the previous nine runs are kept as ``streamflow.log.1`` and so on
     :param resume: whether to reuse results of earlier runs of the file, unless anything on
-        which they depend has changed
+        which the results depend has changed
     :param progress: function, such as ``print``, that is called with a line when the check
         begins, and whenever a job waits, starts or ends
     :param debug: whether StreamFlow logs details
-    :raises InputError: if the file has a problem, or its runs write no journal, if the run to
-        resume is still running, or if another run uses the folder or the database; nothing
-        has run then
+    :raises InputError: before any step runs, if the file has a problem, its runs write no
+        journal, the run to resume is still running, the folder cannot be written, or another
+        run uses the folder or the database
     :raises RunFailed: if the run does not complete
     """
     file, outdir = Path(file), Path(outdir)
@@ -123,7 +123,7 @@ def run(
             _await_end(process)
             raise
     if path is None:
-        if resume:  # another run may have begun since
+        if resume:  # another run may have begun since the check above
             journal.refuse_ongoing(journals, file.resolve())
         raise _not_begun(process.returncode, log)
     _name_left_over(log, progress)
@@ -160,7 +160,7 @@ def _make_log(outdir: Path) -> None:
 def refuse_unwritable(outdir: Path) -> None:
     """Refuse a folder of outputs that a run could not create or write to.
 
-    :raises InputError: if a run could not
+    :raises InputError: for such a folder
     """
     places = (outdir, *outdir.absolute().parents)
     try:
@@ -180,7 +180,7 @@ def _unwritable(outdir: Path, why: str | None) -> InputError:
 def _reasons(
     exit_code: int, report: Report, log: Path, progress: Progress
 ) -> list[str]:
-    """Return why a run has not completed; empty if it has.
+    """Return why a run has not completed; empty if it has completed.
 
     :param progress: function that gets the reason if it is not in the journal
     """
@@ -194,9 +194,9 @@ def _reasons(
 
 
 def _last_error(exit_code: int, log: Path) -> str:
-    """Return in one line why a driver ended if its journal does not show it: its last error.
+    """Return one line with the signal or the last error that ended a driver.
 
-    :param exit_code: negative if a signal has ended it
+    :param exit_code: negative if a signal has ended the driver
     """
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
@@ -216,9 +216,9 @@ def _last_error(exit_code: int, log: Path) -> str:
 
 
 def _resumed(file: Path, journals: Path) -> str:
-    """Return a line that says which run is resumed.
+    """Return a line with the run to resume, or with the reason why there is none.
 
-    :raises InputError: if that run is still running
+    :raises InputError: if the run to resume is still running
     """
     path = journal.newest(journals, file.resolve())
     if path is None:
