@@ -164,14 +164,14 @@ class _Found:
     incomplete: str | None
 
 
-def _enumerated(problem: Quadratic, most: int) -> _Found:
+def _enumerated(problem: Quadratic, max_states: int) -> _Found:
     all_of_them = all_energies(problem)
     lowest = all_of_them.min()
     (numbers,) = np.nonzero(all_of_them == lowest)
     size = len(problem.linear)
-    listed = numbers[:most].tolist()
+    listed = numbers[:max_states].tolist()
     states = [[number >> i & 1 for i in range(size)] for number in listed]
-    incomplete = FEWER if len(numbers) > most else None
+    incomplete = FEWER if len(numbers) > max_states else None
     return _Found(states, int(lowest), int(lowest), incomplete)
 
 
@@ -198,20 +198,20 @@ class _Search:
         self._anneal(_SHORT, seconds * _FIRST)
         self._program = _Program(problem, seed)
 
-    def run(self, most: int) -> _Found:
-        """Find optima until there are no more, ``most`` are found, or time is up."""
+    def run(self, max_states: int) -> _Found:
+        """Find optima until there are no more, ``max_states`` are found, or time is up."""
         order = self._program.order
         bound = order.bound(_least(order.problem))
         listed: dict[tuple[int, ...], int] = {}
         reason: str | None = OUT_OF_TIME
-        final = True
-        while final:
-            state, floor, final = self._solve()
-            if state is None and final:
+        is_solved = True
+        while is_solved:
+            state, floor, is_solved = self._solve()
+            if state is None and is_solved:
                 bound = self._best[0] + 1  # all states are listed
             elif floor is not None:
                 bound = max(bound, order.bound(floor))
-            reason = self._reason(bound, listed, most, final=final)
+            reason = self._reason(bound, listed, max_states, is_solved=is_solved)
             if state is None or reason != CLOSE or (*state,) in listed:
                 break
             # CLOSE so far: nothing is proven yet, so list this state, and exclude it
@@ -219,19 +219,19 @@ class _Search:
             self._program.cut(state)
         energy = self._best[0]
         optima = [[*state] for state, each in listed.items() if each == energy]
-        if sum(map(self._count, optima)) > most:
+        if sum(map(self._count, optima)) > max_states:
             reason = FEWER
         every = chain(*map(self._expanded, optima or [self._best[1]]))
-        states = [*islice(every, most)]
+        states = [*islice(every, max_states)]
         return _Found(states, energy, min(bound, energy), reason)
 
     def _reason(
         self,
         bound: int,
         listed: Mapping[tuple[int, ...], int],
-        most: int,
+        max_states: int,
         *,
-        final: bool,
+        is_solved: bool,
     ) -> str | None:
         """Return why optima may be missing; ``None`` if all optima are listed.
 
@@ -240,10 +240,10 @@ class _Search:
         lowest = self._best[0]
         if bound > lowest:
             return None
-        if not final:
+        if not is_solved:
             return OUT_OF_TIME if self._program.out_of_time else UNSOLVED
         optima = sum(self._count(s) for s, each in listed.items() if each == lowest)
-        return FEWER if bound == lowest and optima > most else CLOSE
+        return FEWER if bound == lowest and optima > max_states else CLOSE
 
     def _count(self, state: Sequence[int]) -> int:
         """Count the states of the whole problem that a state of the program represents."""
@@ -265,20 +265,20 @@ class _Search:
         """
         left = self._until - time.monotonic()
         limit = left if self._annealed else min(left, self._seconds * _FIRST)
-        state, floor, final = self._program.solve(limit, self._best[1])
-        if not final and not self._annealed:
+        state, floor, is_solved = self._program.solve(limit, self._best[1])
+        if not is_solved and not self._annealed:
             self._annealed = True
-            self._note(state)
+            self._keep_best(state)
             self._anneal(_LONG, self._seconds * _SECOND)
             left = self._until - time.monotonic()
-            again, higher, final = self._program.solve(left, self._best[1])
+            again, higher, is_solved = self._program.solve(left, self._best[1])
             state = again or state
             floors = [each for each in (floor, higher) if each is not None]
             floor = max(floors, default=None)
-        self._note(state)
-        return state, floor, final
+        self._keep_best(state)
+        return state, floor, is_solved
 
-    def _note(self, state: list[int] | None) -> None:
+    def _keep_best(self, state: list[int] | None) -> None:
         if state is not None:
             self._best = min(self._best, (self._problem.energy(state), state))
 
@@ -322,8 +322,8 @@ def _twins(problem: Quadratic) -> dict[int, list[int]]:
 
 def _least(problem: Quadratic) -> int:
     """Add up all negative biases; the sum is a lower bound of all energies."""
-    gains = sum(min(a, 0) for a in problem.linear)
-    return gains + sum(min(b, 0) for _, _, b in problem.interactions)
+    linear = sum(min(a, 0) for a in problem.linear)
+    return linear + sum(min(b, 0) for _, _, b in problem.interactions)
 
 
 def _total(problem: Quadratic) -> int:
@@ -439,13 +439,13 @@ class _Program:
         products = [objective.pairs[i][j] for i, j in self._products]
         biases = [*objective.linear, *products]
         # without the penalties, energies may be multiples of a larger unit
-        self._step = math.gcd(*biases) or 1
+        self._unit = math.gcd(*biases) or 1
         gains = -sum(b for b in biases if b < 0)
         # Penalties above twice the sum of all gains are reduced to it, which improves the
         # conditioning. Without gains, the optima are the same for all positive penalties.
-        biases = [min(b, 2 * gains or self._step) for b in biases]
-        deepest = max((-b for b in biases), default=1)
-        self._scale = Fraction(2) ** (_SCALE_BITS - max(deepest, 1).bit_length())
+        biases = [min(b, 2 * gains or self._unit) for b in biases]
+        largest_gain = max((-b for b in biases), default=1)
+        self._scale = Fraction(2) ** (_SCALE_BITS - max(largest_gain, 1).bit_length())
         costs = np.array([float(b * self._scale) for b in biases])
         self._margin = Fraction(_TOLERANCE * (1 + float(np.abs(costs).sum())))
         self._highs.changeColsCost(len(costs), self._columns, costs)
@@ -484,18 +484,18 @@ class _Program:
         highs.setSolution(solution)
         highs.run()
         status, info = highs.getModelStatus(), highs.getInfo()
-        final = status == HighsModelStatus.kOptimal
+        is_solved = status == HighsModelStatus.kOptimal
         self.out_of_time = status == HighsModelStatus.kTimeLimit
         if status == HighsModelStatus.kInfeasible:
             return None, None, True
         floor = None
         if math.isfinite(bound := float(info.mip_dual_bound)):
-            steps = (Fraction(bound) - self._margin) / self._scale / self._step
-            floor = math.ceil(steps) * self._step
+            units = (Fraction(bound) - self._margin) / self._scale / self._unit
+            floor = math.ceil(units) * self._unit
         if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
             return None, floor, False
         values = highs.getSolution().col_value[: len(start)]
-        return [round(value) for value in values], floor, final
+        return [round(value) for value in values], floor, is_solved
 
 
 class _SilentHighs(Highs):
@@ -519,14 +519,14 @@ def _highs(seed: int) -> Highs:
 
 
 def _add_row(
-    highs: Highs, least: float, most: float, terms: Mapping[int, float]
+    highs: Highs, lower: float, upper: float, terms: Mapping[int, float]
 ) -> None:
     """Bound a weighted sum of variables (in HiGHS, *columns*).
 
     :param terms: factor of each column, by the column's number
     """
     columns, factors = np.array([*terms], np.int32), np.array([*terms.values()])
-    highs.addRow(least, most, len(terms), columns, factors)
+    highs.addRow(lower, upper, len(terms), columns, factors)
 
 
 def _cliques(count: int, pairs: set[tuple[int, int]]) -> Iterator[list[int]]:
