@@ -45,7 +45,7 @@ class _Target:
     service: str = ""
 
 
-def _first(value: JSON) -> _Target:
+def _first_target(value: JSON) -> _Target:
     if isinstance(value, list):
         if not value:
             raise expected("a target, or a list of some", value)
@@ -57,7 +57,7 @@ def _first(value: JSON) -> _Target:
 class _Binding:
     """A binding of a step, or of a port (without ``step``); only its first target is read."""
 
-    target: Annotated[_Target, _first]
+    target: Annotated[_Target, _first_target]
     step: str | None = None
 
 
@@ -130,14 +130,14 @@ class _Slurm:
     clusters: JSON = None
 
 
-def _wrapped(value: JSON) -> _Target:
+def _wrapped_target(value: JSON) -> _Target:
     return _Target(value) if isinstance(value, str) else structs.read(_Target, value)
 
 
 @dataclass(frozen=True)
 class _Deployment:
     type: str
-    wraps: Annotated[_Target | None, _wrapped] = None
+    wraps: Annotated[_Target | None, _wrapped_target] = None
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class StreamFlowFile:
                 f"{path}: workflows: expected one to plan, there are {number}"
             )
         ((self.workflow, self._workflow),) = file.workflows.items()
-        if not any(self._service(target) for _, target in self._bound()):
+        if not any(self._service(target) for _, target in self._bound_steps()):
             raise InputError(
                 f"{path}: no step is bound to a deployment of {_SLURM}, so no allocation "
                 "is made; bind one, or describe the phases in a workload file"
@@ -248,7 +248,7 @@ class StreamFlowFile:
     @property
     def is_here(self) -> bool:
         """Whether all ``sfq.slurm`` deployments of its steps use the Slurm of this host."""
-        used = {target.deployment for _, target in self._bound()}
+        used = {target.deployment for _, target in self._bound_steps()}
         slurm = [
             one
             for name in used
@@ -271,38 +271,40 @@ class StreamFlowFile:
         :param fit: values from the file's journals; if ``None``, durations are
             :data:`CLASSICAL_SECONDS` and :data:`QPU_SECONDS`
         """
-        built = _Built()
+        builder = _WorkloadBuilder()
         if fit is None:
-            for step, target in self._bound():
-                self._assume(built, step, target)
+            for step, target in self._bound_steps():
+                self._add_assumed(builder, step, target)
             repeats = 1
         else:
             for phase in fit.phases:
-                self._measured(built, phase)
+                self._add_measured(builder, phase)
             repeats = max(1, round(fit.repeats.seconds))
-        used = [phase.target.deployment for phase in built.phases if phase.partition]
+        used = [phase.target.deployment for phase in builder.phases if phase.partition]
         if not used:
             raise InputError(f"{self._path}: its journals have no step on {_SLURM}")
         deployment, _ = Counter(used).most_common(1)[0]
         application: dict[str, JSON] = {
-            "phases": [phase.keys for phase in built.phases],
+            "phases": [phase.keys for phase in builder.phases],
             "repeats": repeats,
         }
         if fit is not None:
             application["repeats_spread"] = in_seconds(fit.repeats.spread)
-        current = self._strategy(deployment, built)
-        reserved = _reserved(built, deployment, self._jobs_at_once(deployment))
+        current = self._strategy(deployment, builder)
+        reserved = _components_to_reserve(
+            builder, deployment, self._jobs_at_once(deployment)
+        )
         left_out: dict[str, str] = {}
-        compared = _compared(current)
-        granted = _granted(self._components(built, reserved), reserved, site)
+        compared = _strategies_to_compare(current)
+        granted = _grantable(self._components(builder, reserved), reserved, site)
         if isinstance(granted, str):
             compared = [one for one in compared if not isinstance(one, Reserved)]
             left_out[Reserved().name] = granted
             granted = reserved
         return WorkflowPlan(
             {
-                "partitions": self._partitions(built, fit, site),
-                "qpus": built.qpus,
+                "partitions": self._partitions(builder, fit, site),
+                "qpus": builder.qpus,
                 "applications": {self.workflow: application},
                 "strategies": [
                     one.model_dump(exclude_defaults=True) | {"type": one.type}
@@ -312,15 +314,15 @@ class StreamFlowFile:
             current,
             deployment,
             granted,
-            _last_quantum(built, repeats),
-            self._own(deployment),
-            built.assumed,
+            _last_quantum(builder, repeats),
+            self._services_with_allocation(deployment),
+            builder.assumed,
             left_out,
-            {name: site[name] for name in built.nodes if name in site},
-            len(self._allocations(deployment, built)) > 1,
+            {name: site[name] for name in builder.nodes if name in site},
+            len(self._allocations(deployment, builder)) > 1,
         )
 
-    def _bound(self) -> Iterator[tuple[str, _Target]]:
+    def _bound_steps(self) -> Iterator[tuple[str, _Target]]:
         """Yield the steps that have a binding, each with its first target."""
         for binding in self._workflow.bindings:
             if binding.step is not None:
@@ -367,7 +369,9 @@ class StreamFlowFile:
         is_quantum = tres.names_qpu(service.gres, service.licenses)
         return target.service if is_quantum else None
 
-    def _assume(self, built: _Built, step: str, target: _Target) -> None:
+    def _add_assumed(
+        self, builder: _WorkloadBuilder, step: str, target: _Target
+    ) -> None:
         """Add a step with an assumed duration, unless it is classical and not on Slurm."""
         qpu, partition = self._qpu(target), self._partition(target)
         if qpu is None and partition is None:
@@ -375,7 +379,7 @@ class StreamFlowFile:
         seconds = CLASSICAL_SECONDS if qpu is None else QPU_SECONDS
         service = self._service(target) or _Service()
         nodes = re.match(r"\d+", service.nodes)
-        built.add(
+        builder.add(
             step,
             target,
             {"seconds": seconds},
@@ -383,9 +387,9 @@ class StreamFlowFile:
             qpu,
             nodes=max(1, int(nodes[0]) if nodes else 1),
         )
-        built.assumed.append(f"{step} {seconds:g} s")
+        builder.assumed.append(f"{step} {seconds:g} s")
 
-    def _measured(self, built: _Built, phase: FittedPhase) -> None:
+    def _add_measured(self, builder: _WorkloadBuilder, phase: FittedPhase) -> None:
         target = _Target(*phase.target)
         keys = phase.keys()
         if phase.only is not None:
@@ -393,44 +397,44 @@ class StreamFlowFile:
         partition = phase.partition or self._partition(target)
         if phase.qpu is None and partition is None:
             partition = _DEFAULT_PARTITION
-        built.add(phase.step, target, keys, partition, phase.qpu, nodes=phase.nodes)
+        builder.add(phase.step, target, keys, partition, phase.qpu, nodes=phase.nodes)
 
     def _partitions(
-        self, built: _Built, fit: Fit | None, site: Mapping[str, int]
+        self, builder: _WorkloadBuilder, fit: Fit | None, site: Mapping[str, int]
     ) -> dict[str, JSON]:
         partitions: dict[str, JSON] = {}
-        for name, nodes in built.nodes.items():
-            most = self._most_jobs(built, name)
+        for name, nodes in builder.nodes.items():
+            most = self._most_jobs(builder, name)
             if name in site:
                 nodes = min(nodes, site[name])
-                most = max(1, min(most, nodes // built.least_nodes(name)))
+                most = max(1, min(most, nodes // builder.least_nodes(name)))
             keys: dict[str, JSON] = {"nodes": nodes, "most_jobs": most}
             queue = fit.queues.get(name) if fit is not None else None
             if queue is not None and queue.seconds:
                 keys["queue_seconds"] = in_seconds(queue.seconds)
                 keys["queue_spread"] = in_seconds(queue.spread)
             elif queue is None:
-                built.assumed.append(f"no wait for nodes of {name}")
+                builder.assumed.append(f"no wait for nodes of {name}")
             partitions[name] = keys
         return partitions
 
     def _components(
-        self, built: _Built, reserved: Mapping[str, int]
+        self, builder: _WorkloadBuilder, reserved: Mapping[str, int]
     ) -> dict[str, dict[str, Component]]:
         """Return, by partition and reserved service, the nodes that one component requests."""
         components: dict[str, dict[str, Component]] = defaultdict(dict)
-        for phase in built.phases:
+        for phase in builder.phases:
             if phase.partition is not None and phase.target.service in reserved:
                 nodes = (self._service(phase.target) or _Service()).nodes
                 component = Component.read(nodes or phase.nodes, quantum=phase.quantum)
                 components[phase.partition][phase.target.service] = component
         return components
 
-    def _most_jobs(self, built: _Built, partition: str) -> int:
+    def _most_jobs(self, builder: _WorkloadBuilder, partition: str) -> int:
         """Return the maximum number of concurrent jobs of a partition's deployments."""
         targets = (
             self._on_slurm(phase.target)
-            for phase in built.phases
+            for phase in builder.phases
             if phase.partition == partition
         )
         used = {target.deployment for target in targets if target is not None}
@@ -439,14 +443,16 @@ class StreamFlowFile:
     def _jobs_at_once(self, deployment: str) -> int:
         return self._config(deployment).maxConcurrentJobs
 
-    def _allocations(self, deployment: str, built: _Built) -> list[_Allocation]:
+    def _allocations(
+        self, deployment: str, builder: _WorkloadBuilder
+    ) -> list[_Allocation]:
         """Return the allocations of the steps' services, classical first, each value once.
 
         A QPU service's ``per-step`` is left out if another value comes before it: with
         ``elastic``, quantum steps are separate Slurm jobs anyway.
         """
         values: list[_Allocation] = []
-        for phase in sorted(built.phases, key=lambda phase: phase.quantum):
+        for phase in sorted(builder.phases, key=lambda phase: phase.quantum):
             # A service's value takes precedence over its deployment's value.
             service = self._service(phase.target) or _Service()
             value = service.allocation or self._config(deployment).allocation
@@ -454,21 +460,23 @@ class StreamFlowFile:
                 values.append(value)
         return [one for n, one in enumerate(values) if one not in values[:n]]
 
-    def _strategy(self, deployment: str, built: _Built) -> Strategy:
-        value, *others = self._allocations(deployment, built)
+    def _strategy(self, deployment: str, builder: _WorkloadBuilder) -> Strategy:
+        value, *others = self._allocations(deployment, builder)
         if others:
-            built.assumed.append("all services have the allocation of the first step's")
+            builder.assumed.append(
+                "all services have the allocation of the first step's"
+            )
         if isinstance(value.strategy, Reserved) and not value.releases:
-            built.assumed.append("reserved releases the QPU's part early")
+            builder.assumed.append("reserved releases the QPU's part early")
         return value.strategy
 
-    def _own(self, deployment: str) -> list[str]:
+    def _services_with_allocation(self, deployment: str) -> list[str]:
         services = self._config(deployment).services
         return [name for name, one in services.items() if one.allocation is not None]
 
 
 @dataclass(frozen=True)
-class _BuiltPhase:
+class _Phase:
     step: str
     target: _Target
     keys: dict[str, JSON]
@@ -479,15 +487,15 @@ class _BuiltPhase:
 
 
 @dataclass
-class _Built:
+class _WorkloadBuilder:
     """The phases added so far, and the nodes and QPUs that they need."""
 
-    phases: list[_BuiltPhase] = field(default_factory=list)
+    phases: list[_Phase] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)
     qpus: dict[str, JSON] = field(default_factory=dict)
     assumed: list[str] = field(default_factory=list)
 
-    def classical(self) -> Iterator[_BuiltPhase]:
+    def classical(self) -> Iterator[_Phase]:
         return (phase for phase in self.phases if not phase.quantum)
 
     def add(
@@ -515,7 +523,7 @@ class _Built:
             nodes_before = self.nodes.get(partition, 0)
             self.nodes[partition] = max(nodes_before, tasks * nodes)
         self.phases.append(
-            _BuiltPhase(step, target, phase, tasks, qpu is not None, partition, nodes)
+            _Phase(step, target, phase, tasks, qpu is not None, partition, nodes)
         )
 
     def least_nodes(self, partition: str) -> int:
@@ -523,7 +531,7 @@ class _Built:
         return min(one.nodes for one in self.phases if one.partition == partition)
 
 
-def _compared(current: Strategy) -> list[Strategy]:
+def _strategies_to_compare(current: Strategy) -> list[Strategy]:
     usual: list[Strategy] = [
         PerStep(),
         Reserved(),
@@ -534,16 +542,18 @@ def _compared(current: Strategy) -> list[Strategy]:
     return [current, *(one for one in usual if one != current)]
 
 
-def _reserved(built: _Built, deployment: str, at_once: int) -> dict[str, int]:
+def _components_to_reserve(
+    builder: _WorkloadBuilder, deployment: str, at_once: int
+) -> dict[str, int]:
     held: dict[str, int] = {}
-    for phase in built.phases:
+    for phase in builder.phases:
         if phase.target.deployment == deployment:
             name = phase.target.service
             held[name] = max(held.get(name, 0), min(phase.tasks, at_once))
     return held
 
 
-def _granted(
+def _grantable(
     components: Mapping[str, Mapping[str, Component]],
     reserved: Mapping[str, int],
     site: Mapping[str, int],
@@ -555,22 +565,22 @@ def _granted(
     :returns: the lower numbers, or why one component of each service does not fit
     """
     granted = dict(reserved)
-    for partition, most in site.items():
-        each = components.get(partition, {})
-        there = {name: reserved[name] for name in each}
-        fitting = site_nodes.fitting(there, each, most)
+    for partition, nodes in site.items():
+        requests = components.get(partition, {})
+        counts = {name: reserved[name] for name in requests}
+        fitting = site_nodes.fitting(counts, requests, nodes)
         if fitting is None:
-            needed = site_nodes.needed(dict.fromkeys(there, 1), each)
+            needed = site_nodes.needed(dict.fromkeys(counts, 1), requests)
             return (
                 f"holds {needed} nodes of {partition} at the same time, "
-                f"but {partition} has {most}"
+                f"but {partition} has {nodes}"
             )
         granted |= fitting
     return granted
 
 
-def _last_quantum(built: _Built, repeats: int) -> tuple[str, int] | None:
-    quantum = [phase for phase in built.phases if phase.quantum and phase.partition]
+def _last_quantum(builder: _WorkloadBuilder, repeats: int) -> tuple[str, int] | None:
+    quantum = [phase for phase in builder.phases if phase.quantum and phase.partition]
     if not quantum:
         return None
     last = quantum[-1]
