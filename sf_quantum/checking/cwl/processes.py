@@ -107,9 +107,11 @@ class Position:
         for section in ("requirements", "hints"):
             content = self.body.get(section)
             for key, body in mapping(content).items():
-                entries.append(Entry(_local(key), body, (*self.where, section, key)))
+                entries.append(
+                    Entry(_class_name(key), body, (*self.where, section, key))
+                )
             for number, body in enumerate(content if isinstance(content, list) else []):
-                name = _local(str(mapping(body).get("class")))
+                name = _class_name(str(mapping(body).get("class")))
                 entries.append(Entry(name, body, (*self.where, section, number)))
         return entries
 
@@ -242,7 +244,7 @@ class Process:
         match position.body.get("class"):
             case "Workflow":
                 self._ports(position, "inputs", "outputs")
-                self._mark(position, "steps")
+                self._mark_unseen(position, "steps")
                 for step in position.entries("steps"):
                     path = f"{position.path.rstrip('/')}/{step.name}"
                     self._step(position.inner(step.body, step.where, path))
@@ -313,7 +315,7 @@ class Process:
         self.walk(inner)
 
     def _ports(self, position: Position, *sections: str) -> None:
-        self._mark(position, *sections)
+        self._mark_unseen(position, *sections)
         for section in sections:
             for entry in position.entries(section):
                 port = f"{position.path.rstrip('/')}/{entry.name}"
@@ -328,7 +330,7 @@ class Process:
                         value = position.document, where, default
                         self.defaults.setdefault(port, value)
 
-    def _mark(self, position: Position, *sections: str) -> None:
+    def _mark_unseen(self, position: Position, *sections: str) -> None:
         if not position.is_whole(*sections):
             self.unseen.add(position.path)
 
@@ -355,7 +357,7 @@ def local_name(identifier: str) -> str:
     return re.split("[#/]", identifier)[-1]
 
 
-def _local(name: str) -> str:
+def _class_name(name: str) -> str:
     """Return a class without its namespace: ``Loop`` for ``cwltool:Loop``."""
     return re.split("[#:/]", name)[-1]
 
