@@ -237,14 +237,16 @@ def adjusted_rand(labels: Ints, truth: Sequence[str]) -> float:
     :param truth: n names of known clusters
     """
     _, true_labels = np.unique(np.asarray(truth), return_inverse=True)
-    _, ours = np.unique(labels, return_inverse=True)
-    table = np.zeros((int(ours.max()) + 1, int(true_labels.max()) + 1), np.int64)
-    np.add.at(table, (ours, true_labels), 1)
+    _, found_labels = np.unique(labels, return_inverse=True)
+    table = np.zeros(
+        (int(found_labels.max()) + 1, int(true_labels.max()) + 1), np.int64
+    )
+    np.add.at(table, (found_labels, true_labels), 1)
     shared = _pairs(table)
-    mine, theirs = _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0))
-    expected = mine * theirs / _pairs(np.array([len(labels)]))
-    most = (mine + theirs) / 2
-    return 1.0 if most == expected else (shared - expected) / (most - expected)
+    found_pairs, true_pairs = _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0))
+    expected = found_pairs * true_pairs / _pairs(np.array([len(labels)]))
+    maximum = (found_pairs + true_pairs) / 2
+    return 1.0 if maximum == expected else (shared - expected) / (maximum - expected)
 
 
 def _pairs(sizes: NDArray[np.integer]) -> float:
