@@ -95,7 +95,7 @@ def run(
                 progress(escaped(line))
             journals = report.journals_of(file)
             if resume:
-                progress(escaped(_resumed(file, journals)))
+                progress(escaped(_resume_line(file, journals)))
                 environment[journal.RESUME] = "1"
             environment[journal.COMMAND] = str(os.getpid())
             locks = stack.enter_context(refuse_sharing(file, outdir))
@@ -126,7 +126,7 @@ def run(
         if resume:  # another run may have begun since the check above
             journal.refuse_ongoing(journals, file.resolve())
         raise _not_begun(process.returncode, log)
-    _name_left_over(log, progress)
+    _report_left_over(log, progress)
     done = Run(path)
     if lines := _reasons(process.returncode, done.report(), log, progress):
         raise RunFailed(lines, done)
@@ -141,7 +141,7 @@ def _not_begun(exit_code: int, log: Path) -> RunFailed:
     return RunFailed([*map(escaped, lines)])
 
 
-def _name_left_over(log: Path, progress: Progress) -> None:
+def _report_left_over(log: Path, progress: Progress) -> None:
     if left := outputs.left_over(log):
         progress(escaped(left))
 
@@ -164,12 +164,12 @@ def refuse_unwritable(outdir: Path) -> None:
     """
     places = (outdir, *outdir.absolute().parents)
     try:
-        there = next(path for path in places if exists(path))
+        existing = next(path for path in places if exists(path))
     except OSError as error:
         raise _unwritable(outdir, error.strerror) from error
-    if not there.is_dir():
+    if not existing.is_dir():
         raise _unwritable(outdir, os.strerror(errno.ENOTDIR))
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise _unwritable(outdir, os.strerror(errno.EACCES))
 
 
@@ -215,7 +215,7 @@ def _last_error(exit_code: int, log: Path) -> str:
     return f"StreamFlow ended with exit code {exit_code}: {why[:_LINE_CHARACTERS]}"
 
 
-def _resumed(file: Path, journals: Path) -> str:
+def _resume_line(file: Path, journals: Path) -> str:
     """Return a line with the run to resume, or with the reason why there is none.
 
     :raises InputError: if the run to resume is still running

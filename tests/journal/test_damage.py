@@ -98,7 +98,7 @@ def read_everything(path: Path, file: Path) -> Report:
     assert len(told[:]) == len(told)
     assert [*progress.progress_lines(journal.follow(path))]
     assert run_usage.overall([told.usage])
-    runs._resumed(file, path.parent)
+    runs._resume_line(file, path.parent)
     record = Journal(path.parent, resumes=True)
     try:
         record.start(str(file), [], {})
