@@ -45,10 +45,11 @@ class Ended:
     """The end of an attempt.
 
     :param outcome: outcome of the job, with the times of its last slice
-    :param used: QPU seconds, and seconds on the device, of all slices of the job
+    :param used: QPU seconds, and seconds on the device, of this attempt's slices and of the
+        finished slices of earlier attempts
     :param spent: QPU seconds of this attempt
-    :param surplus: remark for the job's note, if a submission arrived late or may still
-        run
+    :param surplus: remark for the job's note, if a duplicate submission arrived late, or
+        the job may still run on the device; else empty
     :param given_up: the job that may still run on the device, if it was given up
     """
 
@@ -71,7 +72,7 @@ class Attempt:
     :param submitted: called when the job, or a slice of it, has been submitted
     :param running: called once, when the device is seen to run the job
     :param slice_seconds: longest time that a slice should take; ``None``: no slices
-    :param check: whether the device has changed since the job was checked against it
+    :param check: whether the device may have changed since the job was checked against it
     :param unsure: whether a previous service may have submitted the job
     """
 
@@ -144,7 +145,7 @@ class Attempt:
         return Interrupt.DETACH if stops and continues else Interrupt.CANCEL
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt the attempt; a cancellation takes precedence. Does not block."""
+        """Interrupt the attempt; does not block. A cancellation on the device is final."""
         how, control = self._how(interruption), self._control
         control.note = None
         if not interruption.cancels:
@@ -185,7 +186,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload; several circuits or BQMs are cut only between two of these."""
+        """Read the payload once, and cut the job again if its slices depend on the payload."""
         job = self._job
         if self._payload is not None:
             return
@@ -269,8 +270,7 @@ class Attempt:
     def _began_before(self) -> float | None:
         """Return when a previous service saw the job run, by the monotonic clock.
 
-        ``None`` for any slice but the first: only the start of the first slice is known, which
-        is too early.
+        ``None`` for a later slice, since only the start of the first slice is on disk.
         """
         started = self._job.started_steady
         if started is None or self._job.slices:
@@ -325,7 +325,7 @@ class Attempt:
         )
 
     def _whole(self, last: Outcome, shots: int) -> Outcome:
-        """Merge the slices."""
+        """Return the job's outcome, with the merged results of all slices."""
         if not self._slices.number:
             return last
         slices = [*self._store.slices.of(self._job.number), self._kept(last, shots)]
@@ -340,7 +340,7 @@ class Attempt:
         return replace(last, result=Result(text, {**info, "slices": infos}))
 
     def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
-        """Make the record of a slice, as it is written to disk unless it is the last one."""
+        """Make the record of a slice. The last slice's record is not written to disk."""
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
         if (batch := self._slices.batch) is not None:
