@@ -2,33 +2,33 @@
 
 ::
 
-    submission, restart
-            |
-            v  its lease is granted          worker
-         Waiting <--------------> Pending ----------> Taken
-          | ^    moved to another   |                   |
-          | |    lease, which waits |                   v
-          | +-------------------+   |                Starting
-          |                     |   |                   |
-          | cancellation,       |   |                   v
-          | end of its lease    |   |                Running
-          v                     |   |                   |
-        Withdrawn <-------------|---+                   | (from any of the three)
-          |                     | put back              v
-          | on disk             +----------------- Interrupted
-          v                                             |
-         Done <-----------------------------------------+  its end is on disk
+    submission, restart           put back
+            |   +---------------------------------- Interrupted ---------+
+            v   v                                        ^               |
+           Waiting <--------------> Pending        +-----+-----+         |
+              |    -> lease granted    |   worker  |   Taken   |         |
+              |    <- moved to         +---------->|     v     |         |
+              |    another lease       |           | Starting  |         |
+              |                        |           |     v     |         |
+              | cancellation,          |           |  Running  |         |
+              v end of its lease       |           +-----+-----+         |
+          Withdrawn <------------------+                 |               |
+              | on disk                                  | on disk       | on disk
+              v                                          v               |
+             Done <--------------------------------------+---------------+
 
 A job is interrupted by a pre-emption, a cancellation, the end of its lease, the closing of
-the QPU, the stop of the service or the end of the lease at the device's vendor, also if the
-previous service had begun the interruption. A cancellation takes precedence. A ``Withdrawn``
-job is ``Waiting`` again if its cancellation could not be written, or if it was moved to
-another lease before the end of its own lease was on disk. A ``Waiting`` job becomes
-``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous service that
-may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` is the whole table.
+the QPU, the stop of the service or a loss at the device's vendor. The service also completes
+an interruption that the previous service had begun. A cancellation takes precedence.
 
-Jobs that a service leaves on its device when it is killed continue there, run again, or
-have failed: see :func:`~sf_quantum.service.store.recovery.recover`.
+A ``Withdrawn`` job is ``Waiting`` again if its cancellation could not be written, or if the
+job was moved to another lease before the end of its own lease was on disk. A ``Waiting`` job
+becomes ``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous
+service that may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` is the whole
+table.
+
+Jobs that are on the device when the service is killed continue there, are queued again, fail
+or are cancelled: see :func:`~sf_quantum.service.store.recovery.recover`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ from sf_quantum.service.queue.jobs.attempt import Attempt
 from sf_quantum.service.queue.machine import Machine
 from sf_quantum.service.scheduling.work import PendingJob
 
-# Properties of the device against which a job is checked: kinds, qubits, shots and qubits
-# out of service.
+# Properties of a device against which jobs are checked: kinds of jobs, numbers of qubits and
+# shots, and qubits out of service.
 Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 
 
 def fitting(description: Description) -> Fitting:
+    """Return the properties of a device against which jobs are checked."""
     return (
         description.kinds,
         description.qubits,
@@ -101,7 +102,7 @@ class Waiting(Queued):
         return Pending()
 
     def recovered(self) -> Taken:
-        """The previous service had given the job to the device."""
+        """The previous service may have given the job to the device."""
         return Taken(recovered=True)
 
 
@@ -118,7 +119,7 @@ class Pending(Queued):
 
 
 class OnDevice(State):
-    """Taken by the worker; the end of the attempt is not on disk."""
+    """Taken by the worker, but perhaps not submitted; the attempt's end is not on disk."""
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
         raise NotImplementedError
@@ -136,9 +137,9 @@ class Stage(OnDevice):
 
 @dataclass(frozen=True)
 class Taken(Stage):
-    """Taken by the worker, which reads the job or notes on disk that it runs.
+    """Taken by the worker, which is reading the job, or recording its start on disk.
 
-    :param recovered: whether the previous service had given the job to the device
+    :param recovered: whether the previous service may have given the job to the device
     """
 
     recovered: bool = False
@@ -170,7 +171,7 @@ class Running(Stage):
 
 @dataclass(frozen=True)
 class Interrupted(OnDevice):
-    """Being interrupted on the device; or the next state is being written.
+    """Being interrupted on the device, or having its next state written to disk.
 
     :param stage: stage that the attempt has reached
     """
@@ -179,9 +180,9 @@ class Interrupted(OnDevice):
     stage: Stage
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
-        """Return this state, unless the other interruption takes precedence."""
+        """Return this state, with the new interruption if that takes precedence."""
         cause = interruption.cause
-        # a pause would let the slice run for too long
+        # a service stop and the closing of the QPU do not wait for a pre-empted slice
         ends = cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
         paused = self.interruption.cause is Cause.PREEMPTION and ends
         if paused or (interruption.cancels and not self.interruption.cancels):
@@ -213,8 +214,9 @@ class LiveJob(Machine[State]):
 
     :param checked_for: properties of the device against which the job was checked;
         ``None`` after a restart
-    :ivar counted: lease under which the estimator counts the job; ``None``: not counted yet
-    :ivar losses: number of times that the job was lost at the vendor, such as with its lease
+    :ivar counted: id of the lease under which the estimator of waits counts the job;
+        ``None``: not counted yet
+    :ivar losses: number of losses at the vendor, for example with the vendor's lease
     :ivar is_left: whether the worker has ended, so the job stays in its state
     """
 
@@ -286,19 +288,20 @@ class LiveJob(Machine[State]):
             if self.attempt is not None:
                 self.attempt.interrupt(interruption)
         elif self.attempt is not None and self.attempt.detaches(interruption):
-            self.attempt.leave()  # the cancellation is on disk
+            # the next service completes the interruption, which is on disk
+            self.attempt.leave()
 
     def leave(self) -> None:
-        """Leave the job to the next service in its state, and wake those who wait for it."""
+        """Leave the job to the next service in its state, and wake all who wait for a move."""
         self.is_left = True
         self.wake()
 
     async def until(
         self, kinds: type[State] | tuple[type[State], ...], seconds: float
     ) -> bool:
-        """Wait until the job is in one of some states, and return whether it is.
+        """Wait until the job is in a state of these kinds, and return whether it is.
 
-        A job that is left to the next service does not move any more.
+        The wait also ends when the job is left to the next service.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
