@@ -1,8 +1,8 @@
 """The preparation of parsed programs in OpenQASM 3 for Qiskit's converter.
 
-The converter (qiskit-qasm3-import 0.6.0) makes any number of objects, and silently misreads
-some statements. So a program is bounded before it is converted, and statements that the
-converter would misread are rewritten or refused.
+The converter (qiskit-qasm3-import 0.6.0) makes an unlimited number of objects, and silently
+misreads some statements. So the size of a program is checked before the conversion, and
+statements that the converter would misread are rewritten or refused.
 """
 
 from __future__ import annotations
@@ -64,18 +64,18 @@ if TYPE_CHECKING:
     )
 
 # Gates whose phase differs between Qiskit and OpenQASM 3: stdgates.inc multiplies u2
-# and u3 by exp(-i (phi + lambda) / 2), and the specification U by exp(i theta / 2).
+# and u3 by exp(-i (phi + lambda) / 2); the specification multiplies U by exp(i theta / 2).
 _OTHER_PHASE = frozenset(("U", "u2", "u3"))
 _CONTROLS = ("ctrl", "negctrl")
 _MOST_FLOAT = sys.float_info.max
 
 
 def prepare(program: Program, qiskit_names: Container[str]) -> None:
-    """Bound a program, and rewrite it so that the converter understands it.
+    """Check a program's size, and rewrite it so that the converter understands it.
 
     :param qiskit_names: the names of Qiskit's own gates
-    :raises InputError: if it is too large, or the converter would misread it; the message
-        names the line
+    :raises InputError: if the program is too large, or the converter would misread it; the
+        message names the line
     """
     from openqasm3 import ast
 
@@ -107,7 +107,7 @@ def _bound(
     definitions: _Definitions,
     steps: int = 0,
 ) -> int:
-    """Visit the statements of a block in its scope, and count their steps.
+    """Record the declarations of a block, replace its slices, and count its steps.
 
     :param steps: number of steps before the block
     :returns: number of steps before the block and in it
@@ -135,7 +135,7 @@ def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
     """Refuse a circuit that is too large.
 
     :param most: largest number of qubits
-    :raises InputError: if it is too large; the message has the number and the bound
+    :raises InputError: if it is too large; the message contains the number and the bound
     """
     if qubits > most:
         raise InputError(f"{qubits} qubits do not fit on {most} qubits")
@@ -144,10 +144,10 @@ def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
 
 
 def _replace_constants(program: Program) -> None:
-    """Replace constants by their values: the converter knows no constants.
+    """Replace constants with their values: the converter does not support constants.
 
-    :raises InputError: if the name of a constant is also that of something else, or its
-        value is not of its type; the message names the line
+    :raises InputError: if the name of a constant is also used for something else, or its
+        value does not match its type; the message names the line
     """
     from openqasm3 import ast
 
@@ -190,7 +190,7 @@ def _replaced(one: Value, values: Mapping[str, Expression]) -> Value:
 
 
 def _declared(statement: QASMNode) -> set[str]:
-    """Return the names that a statement declares, and the statements within it."""
+    """Return the names that a statement, or a statement within it, declares."""
     from openqasm3 import ast
 
     names: set[str] = set()
@@ -224,7 +224,7 @@ def _constant(statement: ConstantDeclaration) -> Expression:
         if given is None or not is_number:
             check_rounding(statement.init_expression)
             raise refusal(statement, "expected a number as the constant")
-        # An integer of a text may be larger than any float.
+        # An integer in a program may be larger than any float.
         given = float(given) if abs(given) <= _MOST_FLOAT else math.inf
     elif not isinstance(statement.type, ast.BoolType):
         raise refusal(statement, "constants are int, uint, float or bool")
@@ -236,9 +236,9 @@ def _constant(statement: ConstantDeclaration) -> Expression:
 
 
 def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
-    """Refuse divisions of integers, and loops over numbers that do not fit their type.
+    """Refuse possibly inexact integer divisions, and loop numbers that do not fit their type.
 
-    :param integers: the variables of the loops around a block
+    :param integers: variables of the loops around the block
     """
     from openqasm3 import ast
 
@@ -266,7 +266,7 @@ class _Registers:
         self._aliased = 0
 
     def visit(self, statement: QASMNode) -> None:
-        """Note what a statement declares, and list the indices of its slices."""
+        """Record what a statement declares, and replace its slices with sets of indices."""
         from openqasm3 import ast
 
         match statement:
@@ -300,11 +300,11 @@ class _Registers:
         self._sizes[statement.target.name] = size
 
     def qubits(self, operand: QASMNode) -> int:
-        """Return the number of qubits of an operand; 1 if it is not known."""
+        """Return the number of qubits of an operand; 1 if the number is unknown."""
         return self._size(operand) or 1
 
     def _compare_bits(self, node: BinaryExpression) -> None:
-        """Replace 0 and 1 by false and true where they are compared with a bit."""
+        """Replace 0 and 1 with false and true where they are compared with a bit."""
         if node.op.name not in ("==", "!="):
             return
         for bit, number, side in (
@@ -411,7 +411,7 @@ class _Definitions:
         self._phases = {*_OTHER_PHASE}
 
     def add(self, definition: QuantumGateDefinition) -> None:
-        """Note a definition; the converter copies it with all its contents."""
+        """Record a definition and its steps, which the converter copies at each use."""
         from openqasm3 import ast
 
         names = [one.name for one in (*definition.arguments, *definition.qubits)]
@@ -437,13 +437,13 @@ class _Definitions:
         return self._steps.get(_called(statement), 1)
 
     def check_power(self, gate: QuantumGate) -> None:
-        """Refuse roots of library gates that have angles, and roots of powers."""
+        """Refuse roots (fractional powers) of library gates with angles, and of powers."""
         name = gate.name.name
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
     def check_name(self, gate: QuantumGate, qiskit_names: Container[str]) -> None:
-        """Refuse to control a gate of the program that has the name of a gate of Qiskit.
+        """Refuse controls of gates that the program defines under names of Qiskit gates.
 
         Qiskit controls some gates by their names, regardless of their definitions.
         """
@@ -455,7 +455,7 @@ class _Definitions:
                     raise refusal(gate, f"{control} @ {name}: {detail}")
 
     def check_phase(self, gate: QuantumGate) -> None:
-        """Refuse modifiers that make a phase matter in which OpenQASM and Qiskit differ."""
+        """Refuse modifiers that make the different phases of OpenQASM and Qiskit matter."""
         if gate.name.name not in self._phases:
             return
         for modifier in gate.modifiers:
@@ -472,10 +472,10 @@ class _Definitions:
 def _check_power(
     gate: QuantumGate | QuantumPhase, name: str, *, has_angles: bool
 ) -> None:
-    """Refuse a root that Qiskit would take of an angle instead of the gate.
+    """Refuse a root (fractional power) that Qiskit would take of an angle, not of the gate.
 
-    The root of rx(4) is not rx(2) but the principal root, whose eigenvalues have half the
-    phases between -pi and pi.
+    The principal root of rx(7) is not rx(3.5): the phase of each eigenvalue, taken between
+    -pi and pi, is halved.
     """
     powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
     for place, one in enumerate(powers):
@@ -486,7 +486,7 @@ def _check_power(
 
 
 def _check_controlled(definition: QuantumGateDefinition) -> None:
-    """Refuse ctrl @ cu in a definition, whose inverse Qiskit would get wrong."""
+    """Refuse ctrl @ cu in a definition: Qiskit would invert the definition wrongly."""
     from openqasm3 import ast
 
     for one in statements(definition.body):
@@ -508,7 +508,7 @@ ANGLE_OF_A_GATE = re.compile(r"angle\d+_\d{6}")
 
 
 def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
-    """Rename a gate's angles so that their names are in order, and differ from other gates'.
+    """Rename a gate's angles so that their names are in order and unique among all gates.
 
     The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
     names, regardless of their order in the gate, and refuses some values if another gate
