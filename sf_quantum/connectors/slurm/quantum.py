@@ -1,9 +1,9 @@
-"""The QPUs of a deployment's services: leases for jobs, and the account of QPU jobs.
+"""The QPUs of a deployment's services: leases for jobs, and the record of their QPU jobs.
 
-If ``sbatch`` has the option ``--qpu=``, of QRMI's SPANK plugin or of deployments/slurm, Slurm
-acquires the leases: with the nodes, or before them. Otherwise ``sfq lease`` acquires them on
-the node, around the job's command. In both cases ``sfq lease`` writes an account of the QPU
-jobs.
+If ``sbatch`` has the option ``--qpu=``, from QRMI's SPANK plugin or from deployments/slurm,
+Slurm acquires the leases: with the nodes, or before them. Otherwise ``sfq lease`` acquires
+the leases on the node, around the job's command. In both cases ``sfq lease`` records the QPU
+jobs in a file, the *account* (unrelated to Slurm's accounts).
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ from sf_quantum.text import utc
 ASK_SECONDS = 10.0
 # name of the file of QPU definitions in the spool
 DEFINITIONS = "qrmi_config.json"
-# attempts to read an account, which a slow file system may show late
+# attempts to read account files, which a slow file system may show late
 LOOKS = 10
 # EX_NOINPUT of sysexits.h, and the shell's exit code for an unknown command
 NO_FILE = 66
 NO_COMMAND = 127
 # sysexits.h: EX_TEMPFAIL
 TRY_AGAIN = 75
-# Hints that the QPU's service may not ignore.
+# Hints that the QPU's service must not ignore.
 _INTENT = {"latestStart", "priority", "reservation"}
 # the help of sbatch also lists the options of SPANK plugins
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
-# QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, such a
-# job would silently run without its QPU.
+# QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, the
+# job would silently run without such a QPU.
 _SPANK = """\
 have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
 for qpu in {names}; do
@@ -88,10 +88,10 @@ class QpuUse:
 
     :param spank: whether Slurm acquires the leases (``--qpu=``)
     :param account: the path prefix of the job's account files
-    :param config: the file with the QPU definitions on the cluster; None for those in the
-        job's environment
-    :param hints: hints for ``sfq lease`` on the node. ``--qpu=`` accepts no hints, but even
-        with ``--qpu=``, a job that has another target leaves a QPU that goes offline
+    :param config: the file with the QPU definitions on the cluster; None if the job's
+        environment contains them
+    :param hints: hints for ``sfq lease`` on the node. With ``--qpu=``, only
+        ``has_alternative`` is used: a job with another target leaves a QPU that goes offline
     :param waited: seconds that the job waited before its submission
     """
 
@@ -104,11 +104,11 @@ class QpuUse:
     waited: float = 0.0
 
     def command(self, line: str) -> str:
-        """Wrap a shell command so that it runs with its leases and writes an account."""
+        """Wrap a shell command so that it runs with its leases, and an account is written."""
         marks = job_marks.marks(self.job, self.qpus)
         variables = [f"{key}={shlex.quote(value)}" for key, value in marks.items()]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
-        # each task of an array has its own account
+        # each task of an array has its own account file
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
         command = f"/bin/sh -c {shlex.quote(line)}"
         rest = "--elsewhere " if self.hints.has_alternative else ""
@@ -171,9 +171,9 @@ class ServiceQpus:
         self._plugin = asyncio.Lock()
         self._has_plugin: bool | None = None
         self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState]]] = {}
-        # Time since when each QPU has not answered.
+        # When each QPU that does not answer was first found silent, by the monotonic clock.
         self._silent: dict[str, float] = {}
-        # QPUs that have answered, so the login node reaches them.
+        # QPUs that have answered, so the login node can reach them.
         self._reached: set[str] = set()
         self._warnings = journal.Warnings()
         # the job that submitted each QPU job, since jobs may share the lease of an allocation
@@ -182,7 +182,7 @@ class ServiceQpus:
     def check(self) -> None:
         """Check that the QPUs of the services are defined.
 
-        :raises WorkflowDefinitionException: if a QPU is not, or the file is invalid
+        :raises WorkflowDefinitionException: if a QPU is not defined, or the file is invalid
         """
         if self._config is None:
             return
@@ -207,7 +207,7 @@ class ServiceQpus:
                 service.spank = self._has_plugin
 
     async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
-        """Wait until a job's QPUs are :meth:`online`, and describe how it uses them."""
+        """Wait until a job's QPUs are :meth:`online`, and return the job's use of them."""
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
         if self._has_plugin and (
@@ -231,7 +231,7 @@ class ServiceQpus:
         )
 
     async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> float:
-        """Wait until no QPU is offline, as for a lease (:class:`Patience`).
+        """Wait until no QPU is offline, with the limits of a wait for a lease.
 
         The wait for a QPU that has never answered is short: the nodes may be able to reach it
         even if the login node cannot.
@@ -290,9 +290,11 @@ class ServiceQpus:
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :raises WorkflowExecutionException: if the job succeeded, but without its QPU
-        :raises LeaseRefused: if a QPU refused the job's user
-        :raises LeaseFailure: if a QPU refused the job's user, and the job has another target
+        :param good: whether the job succeeded
+        :raises WorkflowExecutionException: if the job succeeded, but did not use its QPU, or
+            this is unknown
+        :raises LeaseRefused: if the job failed because a QPU refused its user
+        :raises LeaseFailure: instead, if the job has another target
         """
         files = f"{shlex.quote(use.account)}.*"
         looks = " ".join(map(str, range(LOOKS if good else 1)))
@@ -398,7 +400,7 @@ class ServiceQpus:
         return "the file arrived incomplete"
 
     def _hindrance(self, states: list[_QpuState]) -> _QpuState | None:
-        """The QPU that a job has to wait for, if any."""
+        """The state of the first QPU that a job has to wait for, if any."""
         now = time.monotonic()
         for state in states:
             if state.state != "no answer":
@@ -434,7 +436,7 @@ class ServiceQpus:
         began: float,
         job_hints: JobHints,
     ) -> None:
-        """Let a job wait for a QPU, or fail it as a request for the QPU's lease would."""
+        """Raise the failure of a job that must not wait for its QPU any longer."""
         if job_hints.has_alternative and state.state == "offline":
             loss = QpuLoss(LeaseProblem.OFFLINE, state.qpu, state.note)
             raise failure(job, state.qpu, loss)
