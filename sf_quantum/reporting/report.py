@@ -34,8 +34,8 @@ Warned: TypeAlias = events.Overrun | events.RunWarning
 def locate(where: str | Path) -> Path:
     """Find the newest journal of a StreamFlow file or folder.
 
-    :param where: a StreamFlow file, a folder that has journals or ``.streamflow/sfq``, or
-        a journal, which is returned itself
+    :param where: a StreamFlow file, a folder that contains journals or
+        ``.streamflow/sfq``, or a journal, which is returned unchanged
     :raises InputError: if there is no journal
     """
     where, file = Path(where), None
@@ -105,7 +105,7 @@ def _ended(status: str) -> str:
 
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
-    """The cells of the table, its header first, without columns that are empty."""
+    """The cells of the table, header first; ``score`` and ``why`` are left out if empty."""
     return _without_empty(rows, _whys(rows))
 
 
@@ -148,8 +148,8 @@ def candidates(rows: list[JobAttempt]) -> list[str]:
     """One line for each quantum candidate: how many of its jobs ran where, and why.
 
     ``solve: 4 on qpu, 2 on host (QPU closed)``. The line begins with ``warning:`` if the jobs
-    ran on targets of both kinds, unless the filter allows this, or if no job ran on a QPU
-    because a QPU had failed or did not reply.
+    ran on targets of both kinds, and the filter's rule for this is ``warn``. It also does if
+    no job ran on a QPU, and a QPU had failed or did not reply.
     """
     last = {row.job: row for row in rows}
     steps: dict[str, list[JobAttempt]] = {}
@@ -223,7 +223,10 @@ def totals(rows: list[JobAttempt]) -> str:
 
 
 def _short_names(locations: Collection[str]) -> dict[str, str]:
-    """Cut the hosts' names in locations to as many labels as distinguish all of them."""
+    """Shorten the host names in locations, but keep all hosts distinct.
+
+    ``a.one.org`` becomes ``a``, or ``a.one`` if another host is ``a.two.org``.
+    """
     parts = {one: [*one.split("/")[:-1], one.split("/")[-1]] for one in locations}
     hosts = {host for names in parts.values() for host in names[-1].split(",")}
     named = {host for host in hosts if "." in host and not _ADDRESS.fullmatch(host)}
@@ -245,7 +248,7 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
 
 
 def _whys(rows: list[JobAttempt]) -> list[str]:
-    """The remarks on each attempt, and its failure unless this ended the job."""
+    """The remarks on each attempt, and the failure of an attempt that another followed."""
     last = {(row.job, row.attempt) for row in _failed(rows)}
     failures = ("" if (row.job, row.attempt) in last else row.failure for row in rows)
     return [
