@@ -166,14 +166,14 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
     done = [row for row in jobs if row.status == "completed"]
     parts = []
     for target in dict.fromkeys(row.target for row in done):
-        there = [row for row in done if row.target == target]
-        why = Counter(row.brief for row in there if row.brief)
-        if len(why) == 1 and why.total() == len(there):
+        on_target = [row for row in done if row.target == target]
+        why = Counter(row.brief for row in on_target if row.brief)
+        if len(why) == 1 and why.total() == len(on_target):
             reasons = f" ({next(iter(why))})"
         else:
             counted_reasons = [f"{number} {brief}" for brief, number in why.items()]
             reasons = f" ({'; '.join(counted_reasons)})" if why else ""
-        parts.append(f"{len(there)} on {target}{reasons}")
+        parts.append(f"{len(on_target)} on {target}{reasons}")
     others = Counter(
         f"{row.status} from {row.target}" if row.status == REUSED else row.status
         for row in jobs
@@ -201,10 +201,10 @@ def totals(rows: list[JobAttempt]) -> str:
     ends = [row.ended for row in begun if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in begun) if ends else 0.0
     retried = sum(row.attempt > 1 for row in rows)
-    taken = sum(row.status == REUSED for row in rows)
-    reused = f"{taken} of them reused, " if taken else ""
+    reused = sum(row.status == REUSED for row in rows)
+    not_run = f"{reused} of them reused, " if reused else ""
     if skipped := len(rows) - len(begun):
-        reused += f"{skipped} of them skipped (when), "
+        not_run += f"{skipped} of them skipped (when), "
     jobs = [event for row in rows for event in row.qpu_jobs]
     reported = [event for event in jobs if event.qpu_job is not None]
     silent = sorted({event.qpu for event in jobs if event.qpu_job is None})
@@ -214,7 +214,7 @@ def totals(rows: list[JobAttempt]) -> str:
     found = sum(event.found is True for event in reported)
     again = f", {found} of them found again" if found else ""
     return (
-        f"{plural(len(rows) - retried, 'job')}, {reused}{plural(retried, 'retry')}, "
+        f"{plural(len(rows) - retried, 'job')}, {not_run}{plural(retried, 'retry')}, "
         f"{plural(len(reported), 'QPU job')}{again}{cost}{unknown}; "
         f"{elapsed:.1f} s elapsed, "
         f"waited {sum(row.waited or 0 for row in rows):.1f} s, "
@@ -264,10 +264,10 @@ def _notes(rows: list[JobAttempt]) -> list[str]:
         attempt = f" (attempt {row.attempt})" if row.attempt > 1 else ""
         jobs.setdefault(text, []).append(f"{row.job}{attempt}")
     jobs.pop("", None)
-    return [escaped(f"{_first(names)}: {text}") for text, names in jobs.items()]
+    return [escaped(f"{_and_others(names)}: {text}") for text, names in jobs.items()]
 
 
-def _first(names: list[str]) -> str:
+def _and_others(names: list[str]) -> str:
     first, *others = names
     return f"{first} and {plural(len(others), 'other')}" if others else first
 

@@ -65,7 +65,7 @@ NO_COMMAND = 127
 # sysexits.h: EX_TEMPFAIL
 TRY_AGAIN = 75
 # Hints that the QPU's service must not ignore.
-_INTENT = {"latestStart", "priority", "reservation"}
+_BINDING_HINTS = {"latestStart", "priority", "reservation"}
 # the help of sbatch also lists the options of SPANK plugins
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
 # QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, the
@@ -211,10 +211,11 @@ class ServiceQpus:
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
         if self._has_plugin and (
-            lost := _INTENT & {key for key, _ in job_hints.lease_hints.singly()}
+            dropped := _BINDING_HINTS
+            & {key for key, _ in job_hints.lease_hints.singly()}
         ):
             self._warnings.warn(
-                f"Deployment {self._deployment}: {', '.join(sorted(lost))}: not passed on "
+                f"Deployment {self._deployment}: {', '.join(sorted(dropped))}: not passed on "
                 "to the QPU, since Slurm's --qpu= has no such option"
             )
         if job_hints.wait_seconds is not None:
@@ -266,7 +267,7 @@ class ServiceQpus:
             while True:
                 began = time.monotonic()
                 states = await self._states(queue, job, qpus)
-                if (state := self._hindrance(states)) is None:
+                if (state := self._awaited_qpu(states)) is None:
                     status = "submitted"
                     return waited + (0.0 if wait is None else wait.seconds)
                 if wait is not None and wait.qpu != state.qpu:
@@ -281,7 +282,7 @@ class ServiceQpus:
                     wait.tell(str(state.error), TROUBLE_SECONDS - silent, end)
                 else:
                     wait.tell(str(state.error), patience.left(state.error))
-                self._bear(job, state, patience, began, job_hints)
+                self._check_wait(job, state, patience, began, job_hints)
                 await asyncio.sleep(min(next(pauses), patience.deadline.left))
         finally:
             if wait is not None:
@@ -297,15 +298,15 @@ class ServiceQpus:
         :raises LeaseFailure: instead, if the job has another target
         """
         files = f"{shlex.quote(use.account)}.*"
-        looks = " ".join(map(str, range(LOOKS if good else 1)))
+        attempts = " ".join(map(str, range(LOOKS if good else 1)))
         text, _ = await self._run(
             queue,
             use.job,
-            f"for n in {looks}; do cat {files} 2>/dev/null && break; sleep 0.2; done; "
+            f"for n in {attempts}; do cat {files} 2>/dev/null && break; sleep 0.2; done; "
             f"rm -f {files}",
         )
         try:
-            runs = [self._own(use, run) for run in account.loads(text)]
+            runs = [self._record_own_jobs(use, run) for run in account.loads(text)]
         except InputError as error:
             runs = []
             self._warnings.warn(f"Job {use.job}: {error}")
@@ -318,7 +319,7 @@ class ServiceQpus:
         if good:
             _check_used(use, [run for run in runs if run.status == 0])
 
-    def _own(self, use: QpuUse, run: CommandRun) -> CommandRun:
+    def _record_own_jobs(self, use: QpuUse, run: CommandRun) -> CommandRun:
         """Select the QPU jobs of this job, and write new QPU jobs into the journal."""
         leases = []
         for lease in run.leases:
@@ -372,7 +373,7 @@ class ServiceQpus:
         if (states := _read_states(text)) is None:
             error = " ".join(text.split())
             lacks = code == NO_COMMAND
-            self._warn_unasked(qpus, "sfq is not installed there" if lacks else error)
+            self._warn_unknown(qpus, "sfq is not installed there" if lacks else error)
         return states or []
 
     async def _run(self, queue: SlurmQueue, job: str, command: str) -> tuple[str, int]:
@@ -399,7 +400,7 @@ class ServiceQpus:
             return str(error)
         return "the file arrived incomplete"
 
-    def _hindrance(self, states: list[_QpuState]) -> _QpuState | None:
+    def _awaited_qpu(self, states: list[_QpuState]) -> _QpuState | None:
         """The state of the first QPU that a job has to wait for, if any."""
         now = time.monotonic()
         for state in states:
@@ -409,7 +410,7 @@ class ServiceQpus:
                 if state.state == "offline":
                     return state
                 if state.state != "online":
-                    self._warn_unasked([state.qpu], state.note)
+                    self._warn_unknown([state.qpu], state.note)
             elif self._is_awaited(state.qpu, now):
                 return state
             else:
@@ -428,7 +429,7 @@ class ServiceQpus:
         """Whether a job is submitted after a while, since the nodes may reach its QPU."""
         return state.qpu not in self._reached and job_hints.seconds_left is None
 
-    def _bear(
+    def _check_wait(
         self,
         job: str,
         state: _QpuState,
@@ -448,7 +449,7 @@ class ServiceQpus:
             note_if_late(job, error)
             raise failure(job, state.qpu, error) from error
 
-    def _warn_unasked(self, qpus: Collection[str], why: str) -> None:
+    def _warn_unknown(self, qpus: Collection[str], why: str) -> None:
         self._warnings.warn(
             f"Deployment {self._deployment}: the login node cannot determine whether QPU "
             f"{', '.join(qpus)} is online, so jobs are submitted: {why}"

@@ -91,10 +91,10 @@ class Attempt:
         self._store = store
         self._device = device
         self._job = job
-        self._submitted = submitted
-        self._running = running
+        self._on_submitted = submitted
+        self._on_running = running
         self._seen_running = False
-        self._check = check
+        self._needs_check = check
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
@@ -125,9 +125,11 @@ class Attempt:
     @property
     def pauses(self) -> bool:
         """Whether a pre-emption lets the running slice finish, instead of cancelling it."""
-        runs = self.progress.state == "Running"
-        ends = self._slices.are_several or self._slices.is_short
-        return (ends and runs) or not runs_again(self._device.jobs, self._job)
+        is_running = self.progress.state == "Running"
+        ends_soon = self._slices.are_several or self._slices.is_short
+        return (ends_soon and is_running) or not runs_again(
+            self._device.jobs, self._job
+        )
 
     def pauses_for(self, interruption: Interruption) -> bool:
         """Whether the slice on the device is to finish, and no further slice is submitted."""
@@ -140,9 +142,9 @@ class Attempt:
     def _how(self, interruption: Interruption) -> Interrupt:
         if interruption.cause is Cause.PREEMPTION and self.pauses:
             return Interrupt.PAUSE
-        continues = self._device.jobs.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
-        stops = interruption.cause is Cause.SERVICE_STOP
-        return Interrupt.DETACH if stops and continues else Interrupt.CANCEL
+        job_continues = self._device.jobs.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
+        service_stops = interruption.cause is Cause.SERVICE_STOP
+        return Interrupt.DETACH if service_stops and job_continues else Interrupt.CANCEL
 
     def interrupt(self, interruption: Interruption) -> None:
         """Interrupt the attempt; does not block. A cancellation on the device is final."""
@@ -174,13 +176,13 @@ class Attempt:
             spent += outcome.qpu_seconds or 0.0
             if outcome.result is None or self._slices.left <= shots:
                 break
-            self._keep(outcome, shots)
+            self._write_slice(outcome, shots)
             self._slices.next()
             if self._control.interrupt is not None:
                 stopped = Outcome(None, None, 0.0, 0.0)
                 return Ended(stopped, self._used, spent, self._surplus)
         if outcome.result is not None:
-            outcome = self._whole(outcome, shots)
+            outcome = self._merged_outcome(outcome, shots)
         self._add(outcome)
         given_up = self._on_device.given_up if self._on_device else None
         return Ended(outcome, self._used, spent, self._surplus, given_up)
@@ -257,7 +259,7 @@ class Attempt:
             job,
             task,
             self._control,
-            self._submitted,
+            self._on_submitted,
             self._note_running,
             job_id=job_id,
             began=None if job_id is None else self._began_before(),
@@ -280,13 +282,13 @@ class Attempt:
     def _note_running(self) -> None:
         if not self._seen_running:
             self._seen_running = True
-            self._running()
+            self._on_running()
 
     def _check_again(self, task: Task) -> None:
         """Refuse a job that no longer fits the device, before it costs anything."""
-        if not self._check:
+        if not self._needs_check:
             return
-        self._check = False
+        self._needs_check = False
         try:
             self._device.check(task.kind, json.loads(task.payload), task.parameters)
         except FieldError as error:
@@ -300,8 +302,8 @@ class Attempt:
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
             # a job that is given up may run to its end
-            runs_on = self._on_device is not None and self._on_device.given_up
-            if outcome.result is None and not runs_on:
+            may_run_on = self._on_device is not None and self._on_device.given_up
+            if outcome.result is None and not may_run_on:
                 billed = min(billed, seconds)
         return replace(
             outcome,
@@ -311,10 +313,10 @@ class Attempt:
 
     # slices
 
-    def _keep(self, outcome: Outcome, shots: int) -> None:
+    def _write_slice(self, outcome: Outcome, shots: int) -> None:
         """Write a finished slice to disk; another slice follows."""
-        kept = self._kept(outcome, shots, self._device.price)
-        written(lambda: self._store.slices.end(self._job.number, kept))
+        record = self._slice_record(outcome, shots, self._device.price)
+        written(lambda: self._store.slices.end(self._job.number, record))
         self._add(outcome)
 
     def _add(self, outcome: Outcome) -> None:
@@ -324,11 +326,14 @@ class Attempt:
             seconds + (outcome.seconds or 0.0),
         )
 
-    def _whole(self, last: Outcome, shots: int) -> Outcome:
+    def _merged_outcome(self, last: Outcome, shots: int) -> Outcome:
         """Return the job's outcome, with the merged results of all slices."""
         if not self._slices.number:
             return last
-        slices = [*self._store.slices.of(self._job.number), self._kept(last, shots)]
+        slices = [
+            *self._store.slices.of(self._job.number),
+            self._slice_record(last, shots),
+        ]
         try:
             by_circuit = self._slices.batch is not None
             text = merged([one.text for one in slices], by_circuit=by_circuit)
@@ -339,7 +344,9 @@ class Attempt:
         infos: list[JSON] = [one.info for one in slices]
         return replace(last, result=Result(text, {**info, "slices": infos}))
 
-    def _kept(self, outcome: Outcome, shots: int, price: float | None = None) -> Slice:
+    def _slice_record(
+        self, outcome: Outcome, shots: int, price: float | None = None
+    ) -> Slice:
         """Make the record of a slice. The last slice's record is not written to disk."""
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}

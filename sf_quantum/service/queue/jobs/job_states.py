@@ -183,9 +183,9 @@ class Interrupted(OnDevice):
         """Return this state, with the new interruption if that takes precedence."""
         cause = interruption.cause
         # a service stop and the closing of the QPU do not wait for a pre-empted slice
-        ends = cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
-        paused = self.interruption.cause is Cause.PREEMPTION and ends
-        if paused or (interruption.cancels and not self.interruption.cancels):
+        must_end = cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
+        cuts_pause = self.interruption.cause is Cause.PREEMPTION and must_end
+        if cuts_pause or (interruption.cancels and not self.interruption.cancels):
             return replace(self, interruption=interruption)
         return self
 
@@ -245,8 +245,8 @@ class LiveJob(Machine[State]):
     def ends_with_lease(self) -> bool:
         """Whether the end of the job's lease, which is being written, cancels the job."""
         state = self.state
-        ends = isinstance(state, Withdrawn) and state.interruption.cause
-        return ends is Cause.LEASE_END
+        cause = state.interruption.cause if isinstance(state, Withdrawn) else None
+        return cause is Cause.LEASE_END
 
     @property
     def stage(self) -> Stage | None:

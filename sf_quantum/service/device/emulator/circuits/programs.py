@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 # Gates whose phase differs between Qiskit and OpenQASM 3: stdgates.inc multiplies u2
 # and u3 by exp(-i (phi + lambda) / 2); the specification multiplies U by exp(i theta / 2).
-_OTHER_PHASE = frozenset(("U", "u2", "u3"))
+_PHASE_DIFFERS = frozenset(("U", "u2", "u3"))
 _CONTROLS = ("ctrl", "negctrl")
 _MOST_FLOAT = sys.float_info.max
 
@@ -83,7 +83,7 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
     _replace_constants(program)
     program.statements = Unrolling().unrolled(program.statements)
     definitions = _Definitions()
-    _bound(program.statements, _Registers(), definitions)
+    _count_steps(program.statements, _Registers(), definitions)
     _check_divisions(program.statements, set())
     for node in nodes(program):
         if isinstance(node, ast.QuantumGate):
@@ -101,7 +101,7 @@ def prepare(program: Program, qiskit_names: Container[str]) -> None:
     supported.check(program)
 
 
-def _bound(
+def _count_steps(
     block: Sequence[QASMNode],
     registers: _Registers,
     definitions: _Definitions,
@@ -127,7 +127,7 @@ def _bound(
             raise InputError(too_many_steps(MAX_STEPS))
         for inner in blocks(statement):
             with registers.scope():
-                steps = _bound(inner, registers, definitions, steps)
+                steps = _count_steps(inner, registers, definitions, steps)
     return steps
 
 
@@ -172,21 +172,21 @@ def _replace_constants(program: Program) -> None:
 
 def _replace(node: QASMNode, values: Mapping[str, Expression]) -> None:
     """Replace identifiers within a node."""
-    for name, one in vars(node).items():
+    for name, content in vars(node).items():
         if name != "name":  # names of gates, functions and registers stay
-            setattr(node, name, _replaced(one, values))
+            setattr(node, name, _replacement(content, values))
 
 
-def _replaced(one: Value, values: Mapping[str, Expression]) -> Value:
+def _replacement(content: Value, values: Mapping[str, Expression]) -> Value:
     from openqasm3 import ast
 
-    if isinstance(one, list):
-        return [_replaced(each, values) for each in one]
-    if isinstance(one, ast.Identifier):
-        return values.get(one.name, one)
-    if isinstance(one, ast.QASMNode):
-        _replace(one, values)
-    return one
+    if isinstance(content, list):
+        return [_replacement(item, values) for item in content]
+    if isinstance(content, ast.Identifier):
+        return values.get(content.name, content)
+    if isinstance(content, ast.QASMNode):
+        _replace(content, values)
+    return content
 
 
 def _declared(statement: QASMNode) -> set[str]:
@@ -194,30 +194,30 @@ def _declared(statement: QASMNode) -> set[str]:
     from openqasm3 import ast
 
     names: set[str] = set()
-    for one in (statement, *nodes(statement)):
-        match one:
+    for node in (statement, *nodes(statement)):
+        match node:
             case ast.QubitDeclaration():
-                names.add(one.qubit.name)
+                names.add(node.qubit.name)
             case ast.QuantumGateDefinition():
-                names.update(each.name for each in (*one.arguments, *one.qubits))
-                names.add(one.name.name)
+                names.update(one.name for one in (*node.arguments, *node.qubits))
+                names.add(node.name.name)
             case ast.AliasStatement():
-                names.add(one.target.name)
+                names.add(node.target.name)
             case ast.Statement():
-                names.add(getattr(getattr(one, "identifier", None), "name", ""))
+                names.add(getattr(getattr(node, "identifier", None), "name", ""))
     return names
 
 
 def _constant(statement: ConstantDeclaration) -> Expression:
     from openqasm3 import ast
 
-    given, room = value(statement.init_expression), None
+    given, allowed = value(statement.init_expression), None
     is_number = given is not None and not isinstance(given, bool)
     if isinstance(statement.type, ast.IntType | ast.UintType):
         if not isinstance(given, int) or not is_number:
             check_rounding(statement.init_expression)
             raise refusal(statement, "expected a whole number as the constant")
-        room = check_fits(statement, statement.type, given)
+        allowed = check_fits(statement, statement.type, given)
     elif isinstance(statement.type, ast.FloatType):
         if statement.type.size is not None and integer(statement.type.size) != 64:
             raise refusal(statement, "only float and float[64] are supported")
@@ -230,9 +230,9 @@ def _constant(statement: ConstantDeclaration) -> Expression:
         raise refusal(statement, "constants are int, uint, float or bool")
     elif not isinstance(given, bool):
         raise refusal(statement, "expected true or false as the constant")
-    made = literal(given, statement.init_expression)
-    setattr(made, ROOM, room)
-    return made
+    replacement = literal(given, statement.init_expression)
+    setattr(replacement, ROOM, allowed)
+    return replacement
 
 
 def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
@@ -277,7 +277,7 @@ class _Registers:
         within = [*nodes(statement, within=False)]
         for node in within:
             if isinstance(node, ast.IndexedIdentifier | ast.IndexExpression):
-                self._list_indices(node)
+                self._expand_slices(node)
         for node in within:
             if isinstance(node, ast.BinaryExpression):
                 self._compare_bits(node)
@@ -349,32 +349,32 @@ class _Registers:
             case ast.IndexedIdentifier():
                 size = self._sizes.get(node.name.name)
                 for index in node.indices:
-                    size = _indexed(index)
+                    size = _selected_bits(index)
                 return size
             case ast.IndexExpression():
-                return _indexed(node.index)
+                return _selected_bits(node.index)
         return None
 
-    def _list_indices(self, node: QASMNode) -> None:
+    def _expand_slices(self, node: QASMNode) -> None:
         """Replace slices with their indices: Qiskit's slices would exclude the end."""
         from openqasm3 import ast
 
         if isinstance(node, ast.IndexExpression):
             size = self._size(node.collection)
-            node.index = _listed(node.index, size, node)
+            node.index = _expanded(node.index, size, node)
         elif isinstance(node, ast.IndexedIdentifier):
             size = self._sizes.get(node.name.name)
             for place, index in enumerate(node.indices):
-                node.indices[place] = _listed(index, size, node)
-                size = _indexed(node.indices[place])
+                node.indices[place] = _expanded(index, size, node)
+                size = _selected_bits(node.indices[place])
 
 
-def _indexed(index: IndexElement) -> int | None:
+def _selected_bits(index: IndexElement) -> int | None:
     """Return how many bits an index selects; ``None`` for a single bit."""
     return None if isinstance(index, list) else len(getattr(index, "values", ()))
 
 
-def _listed(index: IndexElement, size: int | None, node: QASMNode) -> IndexElement:
+def _expanded(index: IndexElement, size: int | None, node: QASMNode) -> IndexElement:
     from openqasm3 import ast
 
     if not isinstance(index, list) or not isinstance(index[0], ast.RangeDefinition):
@@ -408,7 +408,7 @@ class _Definitions:
 
     def __init__(self) -> None:
         self._steps: dict[str, int] = {}
-        self._phases = {*_OTHER_PHASE}
+        self._phases = {*_PHASE_DIFFERS}
 
     def add(self, definition: QuantumGateDefinition) -> None:
         """Record a definition and its steps, which the converter copies at each use."""
@@ -434,7 +434,7 @@ class _Definitions:
 
     def steps(self, statement: QASMNode) -> int:
         """Return how many steps the gate of a statement has."""
-        return self._steps.get(_called(statement), 1)
+        return self._steps.get(_gate_name(statement), 1)
 
     def check_power(self, gate: QuantumGate) -> None:
         """Refuse roots (fractional powers) of library gates with angles, and of powers."""
@@ -460,11 +460,12 @@ class _Definitions:
             return
         for modifier in gate.modifiers:
             argument = getattr(modifier, "argument", None)
-            whole = modifier.modifier.name == "pow" and integer(argument) is not None
-            if modifier.modifier.name != "inv" and not whole:
+            name = modifier.modifier.name
+            is_whole_power = name == "pow" and integer(argument) is not None
+            if name != "inv" and not is_whole_power:
                 raise refusal(
                     gate,
-                    f"{modifier.modifier.name} @ {gate.name.name}: OpenQASM and Qiskit "
+                    f"{name} @ {gate.name.name}: OpenQASM and Qiskit "
                     "differ in the phase of U, u2 and u3: use cu",
                 )
 
@@ -478,8 +479,8 @@ def _check_power(
     -pi and pi, is halved.
     """
     powers = [one for one in gate.modifiers if one.modifier.name == "pow"]
-    for place, one in enumerate(powers):
-        if integer(one.argument) is None and (has_angles or powers[place + 1 :]):
+    for place, power in enumerate(powers):
+        if integer(power.argument) is None and (has_angles or powers[place + 1 :]):
             of = "of a power" if powers[place + 1 :] else f"of {name}, which has angles"
             detail = "only whole powers are supported"
             raise refusal(gate, f"pow @ {name}: a root {of}: {detail}")
@@ -489,12 +490,12 @@ def _check_controlled(definition: QuantumGateDefinition) -> None:
     """Refuse ctrl @ cu in a definition: Qiskit would invert the definition wrongly."""
     from openqasm3 import ast
 
-    for one in statements(definition.body):
-        if isinstance(one, ast.QuantumGate) and one.name.name == "cu":
-            for modifier in one.modifiers:
+    for statement in statements(definition.body):
+        if isinstance(statement, ast.QuantumGate) and statement.name.name == "cu":
+            for modifier in statement.modifiers:
                 if modifier.modifier.name in _CONTROLS:
                     detail = "write it without ctrl, by p, cu and ccx"
-                    raise refusal(one, f"ctrl @ cu in a definition: {detail}")
+                    raise refusal(statement, f"ctrl @ cu in a definition: {detail}")
 
 
 def _operands(statement: QASMNode) -> list[QASMNode]:
@@ -530,18 +531,18 @@ def _angle_names(node: QASMNode) -> Iterator[Identifier]:
     if isinstance(node, ast.Identifier):
         yield node
         return
-    for key, one in vars(node).items():
+    for key, content in vars(node).items():
         if key == "qubits" or (key == "name" and isinstance(node, ast.QuantumGate)):
             continue
-        for each in one if isinstance(one, list) else [one]:
-            if isinstance(each, ast.QASMNode):
-                yield from _angle_names(each)
+        for item in content if isinstance(content, list) else [content]:
+            if isinstance(item, ast.QASMNode):
+                yield from _angle_names(item)
 
 
-def _called(statement: QASMNode) -> str:
-    return _whole(getattr(statement, "name", statement))
+def _gate_name(statement: QASMNode) -> str:
+    return _name_of(getattr(statement, "name", statement))
 
 
-def _whole(operand: QASMNode) -> str:
+def _name_of(operand: QASMNode) -> str:
     name = getattr(operand, "name", "")
     return name if isinstance(name, str) else ""
