@@ -234,20 +234,20 @@ class Attempt:
 
     def _run_slice(self, shots: int) -> Outcome:
         job, slices = self._job, self._slices
-        part = slices.number
+        number, attempt, part = job.number, job.attempt, slices.number
         first = part == job.slices
         payload = self._payload or ""
-        tag, parameters = f"sfq-{job.id}-{job.attempt}", job.parameters
+        tag, parameters = f"sfq-{job.id}-{attempt}", job.parameters
         if slices.are_several:
             tag = f"{tag}-{part}"
             parameters = {**parameters, **slices.parameters}
             payload = slices.payload(payload)
             if not (first and job.slice_shots is not None):
-                written(lambda: self._store.progress.slice_begins(job.number, shots))
+                written(lambda: self._store.progress.slice_begins(number, shots))
         lease = self._store.leases.get(job.lease)
+        reservation = None if lease is None else lease.reservation
         task = Task(
-            *(tag, job.kind, payload, parameters, job.number, job.attempt, part),
-            reservation=None if lease is None else lease.reservation,
+            tag, job.kind, payload, parameters, number, attempt, part, reservation
         )
         job_id = job.device_job if first else None
         unsure = self._unsure and first
