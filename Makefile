@@ -84,7 +84,7 @@ KERNELS := sf_quantum/clustering/_kernels.so
 kernels:
 
 # compiled at installation, it is a third larger, and most modules are never imported
-$(VENV)/installed-run: pyproject.toml sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py \
+$(VENV)/installed-run: pyproject.toml sf_quantum/version.py sf_quantum/clustering/_kernels.c sf_quantum/clustering/_build.py \
   $(if $(wildcard $(KERNELS)),,kernels)
 	@# one that is there keeps its Python: with another, its packages would not load
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \

@@ -7,15 +7,22 @@ import tomllib
 from importlib.metadata import distribution
 
 import yaml
+from packaging.version import Version
 from trove_classifiers import classifiers
 
 from sf_quantum import __version__
 from tests.support.folders import ROOT
 
 
-def test_the_citation_is_of_this_version() -> None:
+def test_the_citation_is_of_the_last_release() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["version"] == __version__
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    last, *_ = re.findall(r"^## \[(\d[\d.]*)\]", changelog, re.M)
+    assert citation["version"] == last
+    # between two releases, the version is the next one's
+    assert Version(last) == Version(__version__) or (
+        Version(last) < Version(__version__) and Version(__version__).is_devrelease
+    )
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
