@@ -269,7 +269,8 @@ class _Search:
         if not is_solved and not self._annealed:
             self._annealed = True
             self._keep_best(state)
-            self._anneal(_LONG, self._seconds * _SECOND)
+            left = self._until - time.monotonic()
+            self._anneal(_LONG, min(left, self._seconds * _SECOND))
             left = self._until - time.monotonic()
             again, higher, is_solved = self._program.solve(left, self._best[1])
             state = again or state

@@ -72,6 +72,30 @@ def test_steps_on_slurm_and_on_qpus_are_phases() -> None:
     assert plan.is_mixed
 
 
+@pytest.mark.parametrize("kind", ["sfq.emulator", "sfq.rest"])
+def test_a_qpu_that_wraps_slurm_holds_nodes_of_its_service(kind: str) -> None:
+    steps = [("/a", "hpc", "cpu"), ("/b", "qpu", None), ("/c", "qpu", None)]
+    bindings: list[JSON] = [
+        {"step": step, "target": {"deployment": name, "service": service}}
+        if service
+        else {"step": step, "target": {"deployment": name}}
+        for step, name, service in steps
+    ]
+    services: dict[str, JSON] = {"cpu": {"nodes": "2"}, "gpu": {"nodes": "1"}}
+    content = _content(bindings, services, "reserved")
+    deployments = content["deployments"]
+    assert isinstance(deployments, dict)
+    deployments["qpu"] = {
+        "type": kind,
+        "wraps": {"deployment": "hpc", "service": "gpu"},
+        "config": {},
+    }
+    plan = StreamFlowFile(FILE, content).plan(None, {})
+    assert (plan.deployment, plan.current.name) == ("hpc", "reserved")
+    assert plan.reserved == {"cpu": 1, "gpu": 1}
+    assert not plan.is_mixed
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

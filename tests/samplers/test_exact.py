@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import pytest
 from dimod import BinaryQuadraticModel, ExactSolver, SampleSet
@@ -153,6 +154,41 @@ def test_it_returns_nothing_worse_than_its_annealing(
     gap = samples.first.energy - samples.info["bound"]
     assert gap > 0
     assert samples.info["gap"] == pytest.approx(gap)
+
+
+def test_the_annealings_end_within_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, step = 0.0, 0.01
+
+    class Slow(NealSampler):
+        def sample(
+            self,
+            bqm: BinaryQuadraticModel,
+            *,
+            num_reads: int = 1,
+            seed: int | None = None,
+            num_sweeps: int = 100,
+        ) -> SampleSet:
+            nonlocal now
+            assert self._interrupted
+            while not self._interrupted():
+                now += step
+            return super().sample(bqm, num_reads=1, seed=seed)
+
+    def solve(self: exact._Program, *_: object) -> tuple[None, None, bool]:
+        nonlocal now
+        now += 0.8  # of 1; the limit of the first solve is 0.1, which HiGHS may exceed
+        self.out_of_time = True
+        return None, None, False
+
+    monkeypatch.setattr(exact, "NealSampler", Slow)
+    monkeypatch.setattr(exact._Program, "solve", solve)
+    monkeypatch.setattr(exact, "time", SimpleNamespace(monotonic=lambda: now))
+    model = pardalos_rodgers(100, 1.0, 100, 50, seed=1)
+    samples = ExactSampler().sample(model, seed=1, time_limit=1.0)
+    assert samples.info["incomplete"] == exact.OUT_OF_TIME
+    assert now <= 1.0 + 0.8 + 2 * step
 
 
 WEIGHTS = st.sampled_from(

@@ -72,6 +72,7 @@ class Qpus:
                     concerned = causes.setdefault(cause, _Concerned(where))
                     concerned.targets[name] = concerned.steps[binding.path] = None
                     concerned.alone |= len(names) == 1
+                    concerned.candidates &= bool(binding.candidates)
         for cause, concerned in causes.items():
             yield self._remark(cause, concerned)
 
@@ -81,6 +82,8 @@ class Qpus:
         names, steps = " and ".join(concerned.targets), " and ".join(concerned.steps)
         if kind == "offline":
             what, right = f"{names}: {why}", f"{steps} runs elsewhere until it is open"
+            if not concerned.candidates:
+                right = f"a job of {steps} that StreamFlow starts there waits until it is open"
         else:
             what = f"{names} {why}"
             right = f"whether it can run {steps} is not checked"
@@ -163,12 +166,14 @@ class _Concerned:
 
     :param where: path of the first target in the file
     :param alone: whether one of the steps has no other target
+    :param candidates: whether all steps are quantum candidates
     """
 
     where: KeyPath
     targets: dict[str, None] = field(default_factory=dict)
     steps: dict[str, None] = field(default_factory=dict)
     alone: bool = False
+    candidates: bool = True
 
 
 def _cause(reply: StatusReply | None) -> tuple[str, str] | None:

@@ -81,7 +81,9 @@ def check_candidates(
     process: Process,
     sizes: ProblemSizes,
 ) -> Iterator[FileProblem]:
-    """Check the bindings of a workflow that name an ``sfq.candidate``."""
+    """Check the bindings that name an ``sfq.candidate``; remark on those that may need one."""
+    for binding in bindings:
+        yield from _without_filter(binding)
     filters = mapping(document.content.get("bindingFilters"))
     paths = [binding.path for binding in bindings if binding.kind == "step"]
     for name, entry in filters.items():
@@ -94,6 +96,19 @@ def check_candidates(
                 document, name, config, filtered, paths, process, sizes
             )
             yield from filter_check.check()
+
+
+def _without_filter(binding: Binding) -> Iterator[FileProblem]:
+    targets = len(binding.targets)
+    is_mixed = 0 < len(binding.quantum_targets) < targets
+    if binding.kind == "step" and is_mixed and not binding.content.get("filters"):
+        what = (
+            f"{binding.path} has quantum and classical targets, but no filter: StreamFlow "
+            "starts each attempt on the target that is free first"
+        )
+        right = f"name a filter of type {CANDIDATE} to have sf_quantum choose"
+        where: KeyPath = (*binding.where, "target")
+        yield binding.deployments.document.remark(where, what, right)
 
 
 # types of an input whose value may be an int

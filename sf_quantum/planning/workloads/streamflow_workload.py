@@ -280,7 +280,11 @@ class StreamFlowFile:
             for phase in fit.phases:
                 self._add_measured(builder, phase)
             repeats = max(1, round(fit.repeats.seconds))
-        used = [phase.target.deployment for phase in builder.phases if phase.partition]
+        used = [
+            phase.target.deployment
+            for phase in builder.phases
+            if phase.partition and self._service(phase.target) is not None
+        ]
         if not used:
             raise InputError(f"{self._path}: its journals have no step on {_SLURM}")
         deployment, _ = Counter(used).most_common(1)[0]
@@ -296,7 +300,8 @@ class StreamFlowFile:
         )
         left_out: dict[str, str] = {}
         compared = _strategies_to_compare(current)
-        granted = _grantable(self._components(builder, reserved), reserved, site)
+        components = self._components(builder, deployment)
+        granted = _grantable(components, reserved, site)
         if isinstance(granted, str):
             compared = [one for one in compared if not isinstance(one, Reserved)]
             left_out[Reserved().name] = granted
@@ -381,7 +386,7 @@ class StreamFlowFile:
         nodes = re.match(r"\d+", service.nodes)
         builder.add(
             step,
-            target,
+            self._on_slurm(target) or target,
             {"seconds": seconds},
             partition,
             qpu,
@@ -397,6 +402,7 @@ class StreamFlowFile:
         partition = phase.partition or self._partition(target)
         if phase.qpu is None and partition is None:
             partition = _DEFAULT_PARTITION
+        target = self._on_slurm(target) or target
         builder.add(phase.step, target, keys, partition, phase.qpu, nodes=phase.nodes)
 
     def _partitions(
@@ -419,12 +425,12 @@ class StreamFlowFile:
         return partitions
 
     def _components(
-        self, builder: _WorkloadBuilder, reserved: Mapping[str, int]
+        self, builder: _WorkloadBuilder, deployment: str
     ) -> dict[str, dict[str, Component]]:
-        """Return, by partition and reserved service, the nodes that one component requests."""
+        """Return, by partition and service, the nodes that one component requests."""
         components: dict[str, dict[str, Component]] = defaultdict(dict)
         for phase in builder.phases:
-            if phase.partition is not None and phase.target.service in reserved:
+            if phase.partition and phase.target.deployment == deployment:
                 nodes = (self._service(phase.target) or _Service()).nodes
                 component = Component.read(nodes or phase.nodes, quantum=phase.quantum)
                 components[phase.partition][phase.target.service] = component
@@ -432,12 +438,11 @@ class StreamFlowFile:
 
     def _most_jobs(self, builder: _WorkloadBuilder, partition: str) -> int:
         """Return the maximum number of concurrent jobs of a partition's deployments."""
-        targets = (
-            self._on_slurm(phase.target)
+        used = {
+            phase.target.deployment
             for phase in builder.phases
-            if phase.partition == partition
-        )
-        used = {target.deployment for target in targets if target is not None}
+            if phase.partition == partition and self._service(phase.target)
+        }
         return sum(map(self._jobs_at_once, used)) or 1
 
     def _jobs_at_once(self, deployment: str) -> int:
@@ -446,16 +451,23 @@ class StreamFlowFile:
     def _allocations(
         self, deployment: str, builder: _WorkloadBuilder
     ) -> list[_Allocation]:
-        """Return the allocations of the steps' services, classical first, each value once.
+        """Return the allocations of the steps' services, each value once.
+
+        Those of the deployment come first, and of these, those of classical steps.
 
         A QPU service's ``per-step`` is left out if another value comes before it: with
         ``elastic``, quantum steps are separate Slurm jobs anyway.
         """
         values: list[_Allocation] = []
-        for phase in sorted(builder.phases, key=lambda phase: phase.quantum):
+        for phase in sorted(
+            builder.phases,
+            key=lambda phase: (phase.target.deployment != deployment, phase.quantum),
+        ):
+            if (service := self._service(phase.target)) is None:
+                continue
             # A service's value takes precedence over its deployment's value.
-            service = self._service(phase.target) or _Service()
-            value = service.allocation or self._config(deployment).allocation
+            config = self._config(phase.target.deployment)
+            value = service.allocation or config.allocation
             if not (phase.quantum and values and value == _PER_STEP):
                 values.append(value)
         return [one for n, one in enumerate(values) if one not in values[:n]]
@@ -477,6 +489,8 @@ class StreamFlowFile:
 
 @dataclass(frozen=True)
 class _Phase:
+    """A step of the workload; a step on a QPU that wraps Slurm has Slurm's target."""
+
     step: str
     target: _Target
     keys: dict[str, JSON]

@@ -109,7 +109,7 @@ def test_one_that_does_not_answer_is_no_reason_and_is_told(
     right = "whether it can run /solve is not checked"
     assert remark.endswith(f"; {right}, and the run needs it to answer")
     assert ok == "sf.yml: OK (1 workflow, 2 deployments)"
-    remark, _ = checked(url, capsys, QPU, LAPTOP)[1].splitlines()
+    remark, _ = checked(url, capsys, QPU, LAPTOP, filters="choose")[1].splitlines()
     assert remark.endswith(f"; {right}")
 
 
@@ -129,12 +129,17 @@ def test_one_that_takes_no_jobs_now_is_a_remark(
     why: str,
 ) -> None:
     service.ask("POST", f"/v1/device/{path}", content)
-    code, out = checked(service.url, capsys, QPU, LAPTOP)
+    code, out = checked(service.url, capsys, QPU, LAPTOP, filters="choose")
     remark, ok = out.splitlines()
     assert (code, ok) == (0, "sf.yml: OK (1 workflow, 2 deployments)")
     where = "sf.yml:8: remark: workflows.main.bindings[0].target[0]"
     assert remark.startswith(f"{where}: qpu: the QPU {why}")
     assert remark.endswith("; /solve runs elsewhere until it is open")
+    # StreamFlow, which chooses without a filter, does not know
+    code, out = checked(service.url, capsys, QPU, LAPTOP)
+    assert (code, "targets, but no filter: " in out) == (0, True)
+    right = "a job of /solve that StreamFlow starts there waits until it is open"
+    assert f"; {right}\n" in out
     # no job of the step runs before
     code, out = checked(service.url, capsys, QPU)
     assert (code, f"/solve cannot run now: qpu: the QPU {why}" in out) == (2, True)
@@ -147,7 +152,7 @@ def test_one_that_refuses_its_user_is_a_finding(
     capsys.readouterr()
     with running_service(authenticate=Tokens(tmp_path / "tokens")) as running:
         # also where a classical target could run the step
-        code, out = checked(running.url, capsys, QPU, LAPTOP)
+        code, out = checked(running.url, capsys, QPU, LAPTOP, filters="choose")
     (line,) = out.splitlines()
     assert code == 2
     assert line.startswith("sf.yml:11: deployments.qpu.config: qpu refuses its user: ")

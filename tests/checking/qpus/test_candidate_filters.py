@@ -191,9 +191,25 @@ def test_a_candidate_filter_that_no_binding_names_is_a_remark() -> None:
     edited(FILE, "        filters: [mix]\n", "")
     findings = check_file(FILE)
     assert not findings.problems
+    step, unnamed = map(str, findings.remarks)
+    assert "has quantum and classical targets, but no filter" in step
     line = "bindingFilters.mix: no binding names this filter; add filters: [mix] to "
-    said = [f"sf.yml:34: remark: {line}the binding of the step, or remove it"]
-    assert [*map(str, findings.remarks)] == said
+    assert unnamed == f"sf.yml:34: remark: {line}the binding of the step, or remove it"
+
+
+@pytest.mark.parametrize(
+    ("target", "are_mixed"), [("{deployment: q}", True), ("{deployment: host}", False)]
+)
+def test_two_kinds_of_targets_without_a_filter_are_a_remark(
+    target: str, *, are_mixed: bool
+) -> None:
+    candidate(target, "{}")
+    edited(FILE, "        filters: [mix]\n", "")
+    edited(FILE, "mix: ", "other: ")
+    edited(FILE, "deployments:\n", "deployments:\n  host: {type: local, config: {}}\n")
+    what = "/loop/solve has quantum and classical targets, but no filter: StreamFlow "
+    remarks = [*map(str, check_file(FILE).remarks)]
+    assert any(what in line for line in remarks) == are_mixed
 
 
 @pytest.mark.parametrize(

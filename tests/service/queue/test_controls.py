@@ -167,7 +167,9 @@ async def test_it_is_done_between_two_jobs_and_written_down(queue: JobQueue) -> 
     second = await _submit(queue, lease, "b", 10_000)
     await until(lambda: queue.running is not None)
     setting = device_operations.find(queue, "set-faults")
-    old, new = await device_operations.run(queue, "operator", setting, {"fail": 1.0}, 5)
+    old, new = await device_operations.run(
+        queue, "operator", setting, {"fail": 1.0}, SECONDS
+    )
     assert (old["fail"], new["fail"]) == (0.0, 1.0)
     # the one that ran had the old settings to its end, the next has the new ones
     states = [(await queue.wait(ANN, job, SECONDS)).state for job in (first, second)]
