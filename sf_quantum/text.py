@@ -63,7 +63,7 @@ def csv_row(
         beginning
     """
     cells = [decimal(v) if isinstance(v, float) else csv_cell(v) for v in values]
-    return [*map(utc, period), *cells]
+    return [*map(exact_utc, period), *cells]
 
 
 def decimal(value: float) -> str:
@@ -80,6 +80,17 @@ def utc(moment: float | None) -> str:
     if moment is None:
         return ""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def exact_utc(moment: float | None) -> str:
+    """Format seconds since the epoch as :func:`utc` does, with all microseconds.
+
+    The end of a report's period is the beginning of the next one's: if either was rounded,
+    jobs would be in both reports or in none.
+    """
+    if moment is None:
+        return ""
+    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
 
 
 def rounded(value: float) -> str:

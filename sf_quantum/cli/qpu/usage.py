@@ -17,7 +17,7 @@ from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
-from sf_quantum.text import PERIOD, csv_row, plural
+from sf_quantum.text import PERIOD, csv_row, exact_utc, plural
 
 # sums that the table omits, but CSV and JSON contain
 _UNLISTED = ("wait_seconds", "lost_seconds")
@@ -156,8 +156,8 @@ def _table(by: By, report: _Report) -> Iterator[str]:
     rows = [_row(keys, numbers, row) for row in report.rows]
     total = ("total", *("" for _ in keys[1:]), *_row((), numbers, sums))
     yield from align([(*keys, *numbers), *rows, total], numbers)
-    start, end = map(service.format_time, (report.from_, report.until))
-    yield f"from {start} until {end}"
+    start, end = map(exact_utc, (report.from_, report.until))
+    yield f"from {start or '-'} until {end}"
 
 
 def _row(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import http.client
 import io
 import re
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -270,10 +273,58 @@ def test_a_period_ends_with_the_calendar(service: RunningService, form: str) -> 
         assert len(rows) == 2
 
 
+def _csv(
+    service: RunningService, query: str
+) -> tuple[list[dict[str, str]], str | None]:
+    """The rows of a report as CSV, and the address of the next page."""
+    path = query if query.startswith("/") else f"/v1/accounting?format=csv&{query}"
+    connection = http.client.HTTPConnection("qpu")
+    connection.sock = socket.socket(socket.AF_UNIX)
+    with closing(connection):
+        connection.sock.connect(service.url.removeprefix("unix:"))
+        connection.request("GET", path, headers={"X-User": "operator"})
+        answer = connection.getresponse()
+        text, link = answer.read().decode(), answer.headers.get("Link", "")
+    following = re.fullmatch('<(.*)>; rel="next"', link)
+    return [*csv.DictReader(io.StringIO(text))], following and following[1]
+
+
+def test_no_job_is_in_two_consecutive_reports(service: RunningService) -> None:
+    store = service.queue.store
+    # in the second in which the last job has ended, but after it
+    until = usage.last_end(store) + 2e-6
+    rows, _ = _csv(service, f"until={until:.6f}")
+    assert len(rows) == 2
+    assert _csv(service, f"from={rows[0]['until']}")[0] == []
+    rows, _ = _csv(service, "by=user")
+    assert len(rows) == 2
+    assert _csv(service, f"from={rows[0]['until']}")[0] == []
+
+
+def test_csv_says_where_its_next_rows_are(service: RunningService) -> None:
+    first, following = _csv(service, "by=user&limit=1&from=1")
+    assert following is not None
+    second, end = _csv(service, following)
+    assert end is None
+    assert sorted(row["user"] for row in first + second) == ["ann", "bob"]
+    assert first[0]["from"] == second[0]["from"] == "1970-01-01T00:00:01Z"
+    assert first[0]["until"] == second[0]["until"]
+    assert _csv(service, "by=user")[1] is None
+
+
+def test_a_number_far_in_the_future_is_in_seconds(service: RunningService) -> None:
+    for until in ("253402300740", "inf"):
+        answer = _ask(service, f"until={until}")
+        assert answer["count"] == 2
+    assert _ask(service, "from=-62135596800")["from"] == -62135596800
+
+
 @pytest.mark.parametrize(
     ("query", "field"),
     [
         ("by=hour", "by"),
+        ("from=nan", "from"),
+        ("from=9999-12-31", "from"),
         ("from=2026-02-30", "from"),
         ("from=2026-03-01&until=2026-02-01", "until"),
         ("form=csv", "form"),

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import time
 from datetime import datetime
 from typing import Annotated, Literal
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By, UsageRow, UsageSums
-from sf_quantum.service.dialects.common import EVERYWHERE, Queue, Who, since_epoch
+from sf_quantum.service.dialects.common import (
+    EVERYWHERE,
+    FIRST_SECOND,
+    Queue,
+    Who,
+    since_epoch,
+    utc,
+)
 from sf_quantum.service.dialects.v1.models import Strict
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store.reports.usage import (
@@ -22,7 +31,7 @@ from sf_quantum.service.store.reports.usage import (
     last_end,
     usage_report,
 )
-from sf_quantum.text import PERIOD, csv_row
+from sf_quantum.text import LAST_SECOND, PERIOD, csv_row, exact_utc
 
 # Added to the last end of a job, since a period excludes its end; times in requests have
 # microseconds.
@@ -57,6 +66,18 @@ class UsageQuery(Strict):
     limit: int = Field(default=1000, gt=0, le=10_000)
     offset: int = Field(default=0, ge=0, le=2**62)
 
+    @field_validator("from_", "until", mode="before")
+    @classmethod
+    def _read_seconds(cls, value: str) -> str | datetime:
+        """Read any number as seconds; pydantic reads large ones as milliseconds."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            return value
+        if math.isnan(seconds):
+            return value
+        return utc(min(max(seconds, FIRST_SECOND), LAST_SECOND))
+
 
 @router.get(
     "",
@@ -74,19 +95,26 @@ def usage(
     have separate columns. Jobs older than the retention time count as ended at the beginning
     of the hour in which they ended. CSV has the rows without the total, each with the
     period; numbers are plain decimals, and an apostrophe precedes a text that a spreadsheet
-    would interpret as a formula.
+    would interpret as a formula. If there are more rows than `limit`, the header `Link` has
+    the address of the next page, with `rel="next"`.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:
-        before = max(time.time(), last_end(queue.store) + MILLISECOND)
+        # As exact as times in requests, so that the next report can begin there.
+        before = round(max(time.time(), last_end(queue.store) + MILLISECOND), 6)
     if since is not None and since > before:
+        if query.until is None:
+            raise Refused(422, "expected a time before now", "from")
         raise Refused(422, "expected a time after `from`", "until")
     rows = Filter("ended", since, before, {} if who.admin else {"user": [who.user]})
     page = Page(query.limit, query.offset)
     report = usage_report(queue.store, query.by, rows, page)
     if query.format == "csv":
         text = _csv(query.by, report, (since, before))
-        return Response(text, media_type="text/csv")
+        headers = {}
+        if query.offset + len(report.rows) < report.count:
+            headers["Link"] = f'<{_next_page(query, since, before)}>; rel="next"'
+        return Response(text, media_type="text/csv", headers=headers)
     return UsageAnswer(
         by=query.by,
         until=before,
@@ -95,6 +123,16 @@ def usage(
         total=report.total,
         **{"from": since},
     )
+
+
+def _next_page(query: UsageQuery, since: float | None, before: float) -> str:
+    """Return the address of the page that follows, of the same period."""
+    parameters: dict[str, str | int] = {"by": query.by, "until": exact_utc(before)}
+    if since is not None:
+        parameters["from"] = exact_utc(since)
+    parameters |= {"format": query.format, "limit": query.limit}
+    parameters["offset"] = query.offset + query.limit
+    return f"{router.prefix}?{urlencode(parameters)}"
 
 
 def _csv(by: By, report: UsageReport, period: tuple[float | None, float]) -> str:
