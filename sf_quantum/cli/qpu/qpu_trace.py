@@ -117,7 +117,8 @@ def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
         started=job.started,
         ended=job.ended,
         queued_seconds=job.queued_seconds,
-        attempts=job.attempt if job.started is not None else 0,
+        # The last attempt of a job that ended while it was pending has not started.
+        attempts=job.attempt if job.started is not None else job.attempt - 1,
         qpu_seconds=job.qpu_seconds,
         device_seconds=job.seconds,
         lost_qpu_seconds=job.lost_qpu_seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -158,6 +159,29 @@ def test_an_anonymised_trace_is_planned_with(
     assert main(["check", str(workload)]) == 0
     assert main(["plan", str(workload)]) == 0
     assert "recommended: " in capsys.readouterr().out
+
+
+def test_lost_attempts_of_a_job_cancelled_while_pending_count(
+    service: RunningService, tokens: Path, usage: Usage
+) -> None:
+    header = {
+        user: {"Authorization": f"Bearer {(tokens / user).read_text().strip()}"}
+        for user in ("ann", "operator")
+    }
+    answer = service.ask("POST", "/v1/leases", {}, headers=header["ann"])
+    lease = str(answer.json()["id"])
+    work = job("k", reads=100_000)
+    service.ask("POST", "/v1/jobs", work, lease=lease, headers=header["ann"])
+    interrupted = service.until(lease, "Running")
+    # stops the running job, which is then pending again
+    service.ask("POST", "/v1/device/close", {}, headers=header["operator"])
+    service.until(lease, "Queued")
+    service.ask("DELETE", f"/v1/jobs/{interrupted}", headers=header["ann"])
+    path = tokens / "qpu.csv"
+    usage("ann", "--trace", str(path))
+    lines = [line for line in path.read_text().splitlines() if line[0] != "#"]
+    (row,) = csv.DictReader(lines)
+    assert (row["state"], row["started"], row["attempts"]) == ("Cancelled", "", "1")
 
 
 def test_jobs_that_are_not_over_are_left_out(
