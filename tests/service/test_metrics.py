@@ -18,6 +18,7 @@ from sf_quantum.service import metrics
 from sf_quantum.service.config import Configuration
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import Faults
+from sf_quantum.service.domain.jobs import Lease, Submission
 from sf_quantum.service.domain.settings import (
     QualitySettings,
     ServiceSettings,
@@ -25,6 +26,7 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.http.tokens import Tokens, new_token, token_entry
 from sf_quantum.service.http.traffic import DURATIONS, Traffic
 from sf_quantum.service.queue.observations import Observations
+from sf_quantum.service.store.store import Store
 from tests.support.service import (
     RunningService,
     UntilInterrupted,
@@ -151,6 +153,30 @@ def test_failures_cancellations_and_preemptions_are_counted() -> None:
         lease = service.acquire()
         assert over(service, submit(service, lease, "a")) == "Failed"
         assert told(service)["sfq_jobs_total", "development,Failed"] == 1
+
+
+# the device of a vendor goes on with its jobs
+@pytest.mark.devices("sfq")
+def test_jobs_that_a_restart_ends_or_interrupts_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "service.sqlite"
+    store = Store(path)
+    for key, ends in (("a", True), ("b", False)):
+        lease = Lease(
+            *(key, "ann", "test", None, None, None, None, None, None),
+            opened=1.0,
+            expires=None,
+        )
+        store.leases.add(lease).result()
+        asked = Submission("problem", example_bqm(), {"num_reads": 1}, key)
+        stored, _ = store.jobs.add(lease, asked, 1.0).result()
+        store.progress.start(stored.number).result()
+        if ends:
+            store.leases.close(key, "released", "cancelled").result()
+    store.close()
+    with running_service(state=path) as service:
+        counts = told(service)
+    assert counts["sfq_jobs_total", "test,Cancelled"] == 1
+    assert counts["sfq_job_interruptions_total", "test,interrupted"] == 1
 
 
 def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:

@@ -99,6 +99,7 @@ class JobQueue:
         recovering = recover(self.store, deaths, device.identity, device.jobs.recovery)
         for job in recovering.result():
             log_recovered(job)
+            self.observations.recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()
         since = self.store.clock() - self.policy.remembers_seconds()
         for used in recent_use(self.store, since):

@@ -67,6 +67,13 @@ class Observations:
         if job.attempt == 1 and job.queued_seconds is not None:
             self.waits[job.job_class].observe(job.queued_seconds)
 
+    def recovered(self, job: Job) -> None:
+        """Count what the end of the previous service has done to a job."""
+        if job.final:
+            self.jobs[job.job_class, job.state] += 1
+        else:
+            self.interruptions[job.job_class, "interrupted"] += 1
+
     def attempt_interrupted(
         self, job_class: JobClass, cause: Cause, began: float, ended: float
     ) -> None:
