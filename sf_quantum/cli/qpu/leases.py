@@ -74,6 +74,8 @@ def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
+    if not args.id:  # every id begins with "", the value of an unset variable
+        raise InputError("ID: is empty (sfq leases list)")
     ids = [str(lease["id"]) for lease in _leases(client, "waiting")]
     matches = [id_ for id_ in ids if id_ == args.id] or [
         id_ for id_ in ids if id_.startswith(args.id)
