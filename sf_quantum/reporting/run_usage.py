@@ -213,7 +213,13 @@ def together(runs: Collection[RunUsage]) -> RunUsage:
         ended=max(run.ended for run in runs),
         allocations=[a for run in runs for a in run.allocations],
         jobs=[job for run in runs for job in run.jobs],
-        qpu_seconds={job: s for run in runs for job, s in run.qpu_seconds.items()},
+        qpu_seconds=dict(
+            # a run that found a QPU job again may not know its seconds
+            sorted(
+                (job for run in runs for job in run.qpu_seconds.items()),
+                key=lambda job: job[1],
+            )
+        ),
     )
 
 

@@ -235,6 +235,9 @@ def test_qpu_seconds_are_counted_once_a_job() -> None:
     again = measure(a_run([qpu("1", 2.5), qpu("3", 1.5)]))
     assert sum(once.qpu_seconds.values()) == 2.5
     assert sum(together([once, again]).qpu_seconds.values()) == 4.0
+    unknown = measure(a_run([qpu("1", None)]))
+    for runs in ([once, unknown], [unknown, once]):
+        assert sum(together(runs).qpu_seconds.values()) == 2.5
 
 
 def test_two_workflows_add_up() -> None:

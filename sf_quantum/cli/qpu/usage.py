@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
         return _write_trace(args)
     if args.anonymise:
         raise InputError("--anonymise: only with --trace")
+    if args.csv and args.json:
+        raise InputError("--csv: not with --json; name one format")
     args.by = args.by or "user"
     client = service.client(args)
     pages = list(_pages(client, args))

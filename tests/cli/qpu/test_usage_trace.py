@@ -203,6 +203,7 @@ def test_jobs_that_are_not_over_are_left_out(
     ("words", "message"),
     [
         (["--anonymise"], "--anonymise: only with --trace"),
+        (["--csv", "--json"], "--csv: not with --json"),
         (["--trace", "{}/t.csv", "--json"], "--trace: writes no report, so leave out"),
         (["--trace", "{}/t.csv", "--by", "user"], "so leave out --by"),
         (["--trace", "{}/no/t.csv"], "t.csv: cannot be written"),
