@@ -33,6 +33,7 @@ from sf_quantum.service.store.reports.utilisation import (
     Minute,
     UtilisationHistory,
 )
+from sf_quantum.service.store.slices import Slice
 from sf_quantum.service.store.store import Store
 from tests.support.service import RunningService, example_bqm, running_service
 from tests.support.waiting import until
@@ -565,8 +566,11 @@ def test_minutes_are_busy_for_as_long_as_jobs_ran(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("attempts", [1, 2])  # lost ones have no times on disk
-def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> None:
+# lost attempts have no times on disk, finished slices have
+@pytest.mark.parametrize(("attempts", "sliced"), [(1, 0.0), (2, 0.0), (1, 30.0)])
+def test_a_service_that_was_down_was_not_busy(
+    tmp_path: Path, attempts: int, sliced: float
+) -> None:
     store = Store(tmp_path / "s")
     now = store.clock()
     # closed from the start, as that of a quality job
@@ -580,6 +584,9 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
         store.progress.start(job.number).result()
         store.progress.put_back(job.number, "pre-empted", (6.0, 6.0)).result()
     store.progress.start(job.number).result()
+    if sliced:
+        finished = Slice(1, "{}", {}, seconds=sliced)
+        store.slices.end(job.number, finished).result()
 
     def earlier(db: sqlite3.Connection) -> None:
         db.execute(
@@ -590,7 +597,7 @@ def test_a_service_that_was_down_was_not_busy(tmp_path: Path, attempts: int) -> 
     store.change(earlier).result()
     recover(store, 3).result()
     minutes = UtilisationHistory(store).minutes(now)
-    assert sum(minute.busy for minute in minutes) == 0
+    assert sum(minute.busy for minute in minutes) == pytest.approx(sliced)
     # it waited until it ran, and not until the next service came
     (row,) = usage_report(store, "user", Filter("ended"), Page(1, 0)).rows
     assert row.wait_seconds == pytest.approx(20)

@@ -15,9 +15,9 @@ MINUTES = 60
 WRITTEN_SECONDS = 60.0
 # seconds of use, by minute of the store's clock
 _Seconds = defaultdict[int, float]
-# A job whose lease ended while its service was down ends at the next start: the device
-# did not run it in between.
-_ENDED = "CASE WHEN seconds = 0 THEN started_steady ELSE ended_steady END"
+# A job that the death of its service has ended ends at the next start: the device did not
+# run it in between. Its seconds are those of its finished slices, or 0.
+_ENDED = "min(ended_steady, started_steady + seconds)"
 # Jobs run one at a time, so a group that crosses the end of a minute has one job.
 _GROUPS = (
     "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(off / 60 AS INTEGER) AS last, "
