@@ -20,6 +20,7 @@ from sf_quantum.service.domain.jobs import Identity, Job, Lease, State, Submissi
 from sf_quantum.service.store.reports import usage
 from sf_quantum.service.store.reports.usage import Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge
+from sf_quantum.service.store.slices import Slice
 from sf_quantum.service.store.store import Store
 from tests.support.service import RunningService, example_bqm, running_service
 
@@ -148,6 +149,19 @@ def test_a_moved_job_is_charged_to_its_new_lease(
     store.progress.start(job.number).result()
     store.progress.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
     assert _rows(store, "project") == [("climate", 1, 4.0)]
+
+
+def test_finished_slices_count_when_their_job_has_ended(store: Store) -> None:
+    lease = _lease(store, "1", "ann")
+    asked = Submission("problem", {}, {"num_reads": 2}, "k")
+    job, _ = store.jobs.add(lease, asked, 1.0).result()
+    store.progress.start(job.number).result()
+    store.slices.end(job.number, Slice(1, "{}", {}, qpu_seconds=3.0)).result()
+    assert usage.used_by_leases(store, ["1"]) == {}
+    assert _rows(store, "user") == []
+    store.progress.finish(job.number, "Completed", note=None, used=(4.0, 2.0)).result()
+    assert usage.used_by_leases(store, ["1"]) == {"1": 4.0}
+    assert _rows(store, "user") == [("ann", 1, 4.0)]
 
 
 @pytest.mark.parametrize(

@@ -243,12 +243,13 @@ def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
 
 
 def used_by_leases(store: Store, leases: Sequence[str]) -> dict[str, float]:
-    """Sum up the QPU seconds that leases are charged with."""
+    """Sum up the QPU seconds that leases are charged with for jobs that have ended."""
     among = "IN (SELECT value FROM json_each(?))"
     rows = store.report(
         "SELECT lease, total(qpu_seconds) AS used FROM ("
+        # A job that has not ended has the seconds of its finished slices.
         "SELECT lease, qpu_seconds FROM jobs "
-        f"WHERE charged_lease IS NULL AND lease {among} "
+        f"WHERE charged_lease IS NULL AND ended IS NOT NULL AND lease {among} "
         "UNION ALL SELECT charged_lease, qpu_seconds FROM jobs "
         f"WHERE charged_lease {among} "
         f"UNION ALL SELECT lease, qpu_seconds FROM past WHERE lease {among}"
