@@ -39,12 +39,11 @@ _REQUEST = ("method", "route", "status")
 REASONS: tuple[Reason, ...] = ("preempted", "interrupted")
 L = TypeVar("L", bound=tuple[str, ...])
 HELP = {
-    "sfq_device_state": "1 for the present state, 0 for the others; busy: a job runs, is "
-    "being submitted, or waits in the vendor's queue; held: no pending job would end before "
-    "the next maintenance window.",
+    "sfq_device_state": "1 for the present state, 0 for the others; busy: a job runs; "
+    "waiting: a job is being submitted, or waits in the vendor's queue; held: no pending job "
+    "would end before the next maintenance window.",
     "sfq_device_state_seconds": "Time that the device spent in each state.",
-    "sfq_device_busy_seconds": "Time in the state busy, in which jobs run or wait at the "
-    "vendor.",
+    "sfq_device_busy_seconds": "Time in the state busy.",
     "sfq_device_qubits": "The largest problem, in variables.",
     "sfq_device_out_of_service_qubits": "Qubits that are out of service.",
     "sfq_queue_jobs": "Pending jobs.",

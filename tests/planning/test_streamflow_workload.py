@@ -76,9 +76,11 @@ def test_steps_on_slurm_and_on_qpus_are_phases() -> None:
 def test_a_qpu_that_wraps_slurm_holds_nodes_of_its_service(kind: str) -> None:
     steps = [("/a", "hpc", "cpu"), ("/b", "qpu", None), ("/c", "qpu", None)]
     bindings: list[JSON] = [
-        {"step": step, "target": {"deployment": name, "service": service}}
-        if service
-        else {"step": step, "target": {"deployment": name}}
+        (
+            {"step": step, "target": {"deployment": name, "service": service}}
+            if service
+            else {"step": step, "target": {"deployment": name}}
+        )
         for step, name, service in steps
     ]
     services: dict[str, JSON] = {"cpu": {"nodes": "2"}, "gpu": {"nodes": "1"}}

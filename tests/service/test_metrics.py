@@ -188,6 +188,7 @@ def test_busy_seconds_grow_while_a_job_runs_and_states_add_up() -> None:
     observed.enter("closed")
     assert observed.seconds == {
         "busy": 0,
+        "waiting": 0,
         "idle": 0,
         "held": 0,
         "draining": 0,

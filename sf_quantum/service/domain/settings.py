@@ -99,7 +99,7 @@ class LeaseSettings(Section):
 class ClassLimits(Section):
     """The limits of a class; ``None`` sets no limit.
 
-    :param shots: maximum shots per job
+    :param shots: maximum shots of each circuit or problem of a job
     :param seconds: maximum modelled QPU time per job
     :param jobs: maximum number of pending and running jobs per user
     """

@@ -12,9 +12,10 @@ from typing import Literal, TypeAlias, get_args
 from sf_quantum.service.domain.jobs import Job, JobClass, State
 from sf_quantum.service.domain.reasons import Cause
 
-# "held" means that no pending job would end before the next maintenance
+# "waiting" means that jobs wait in the vendor's queue, or are being submitted, and none is
+# known to run; "held" that no pending job would end before the next maintenance
 DeviceState: TypeAlias = Literal[
-    "busy", "idle", "held", "draining", "closed", "offline"
+    "busy", "waiting", "idle", "held", "draining", "closed", "offline"
 ]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 Reason: TypeAlias = Literal["preempted", "interrupted"]

@@ -95,7 +95,9 @@ class LeaseBody(Strict):
         "jobs turn out longer than expected, the lease ends when it is spent.",
     )
     max_shots: Count | None = Field(
-        default=None, description="A job with more shots is refused."
+        default=None,
+        description="A job with more shots for one of its circuits or "
+        "problems is refused.",
     )
     max_qubits: Count | None = Field(
         default=None,
@@ -153,7 +155,7 @@ class LeaseAnswer(Strict):
     expected_seconds: float | None
     pattern: Pattern | None
     max_qpu_seconds: float | None = Field(description="What its jobs may take.")
-    max_shots: int | None = Field(description="Of each job.")
+    max_shots: int | None = Field(description="Of each circuit or problem of a job.")
     max_qubits: int | None = Field(description="Of each job.")
     project: str | None = Field(
         description="The project that is charged, if it is not the user."

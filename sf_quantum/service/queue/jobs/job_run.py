@@ -26,6 +26,7 @@ from sf_quantum.service.queue.jobs.job_states import (
     OnDevice,
     Starting,
     Taken,
+    device_state,
     fitting,
 )
 from sf_quantum.service.queue.jobs.job_table import JobTable
@@ -83,7 +84,7 @@ class JobRun:
             self._runs(job)
         if live.interruption is not None:
             attempt.interrupt(live.interruption)
-        self._table.observations.enter("busy")
+        self._note_device_state()
         try:
             ended, result = await asyncio.wrap_future(
                 in_thread(lambda: self._attempted(attempt, job))
@@ -135,8 +136,13 @@ class JobRun:
     def _runs(self, job: Job) -> None:
         """Note that the job is on disk as ``Running``."""
         self._live.see_running(job.started_steady)
+        self._note_device_state()
         log_job("started", job, attempt=job.attempt, waited=job.queued_seconds)
         self._table.observations.attempt_started(job)
+
+    def _note_device_state(self) -> None:
+        if (state := device_state(self._table.on_device)) is not None:
+            self._table.observations.enter(state)
 
     def _attempted(self, attempt: Attempt, job: Job) -> tuple[Ended, str | None]:
         """Run the attempt, and make the job's result; blocks."""

@@ -34,10 +34,10 @@ or are cancelled: see :func:`~sf_quantum.service.store.recovery.recover`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from sf_quantum.protocol.descriptions import Description
 from sf_quantum.service.domain.jobs import Kind
@@ -308,3 +308,11 @@ class LiveJob(Machine[State]):
                 while not isinstance(self.state, kinds) and not self.is_left:
                     await self.moved.wait()
         return isinstance(self.state, kinds)
+
+
+def device_state(on_device: Iterable[LiveJob]) -> Literal["busy", "waiting"] | None:
+    """Return the state of a device with these jobs; ``None`` if it has none."""
+    stages = [live.stage for live in on_device]
+    if any(isinstance(stage, Running) for stage in stages):
+        return "busy"
+    return "waiting" if any(isinstance(stage, Starting) for stage in stages) else None

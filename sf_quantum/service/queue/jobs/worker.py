@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from sf_quantum.service.domain.reasons import Cause, Interruption
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.jobs.job_run import JobRun
-from sf_quantum.service.queue.jobs.job_states import Done, LiveJob, Queued
+from sf_quantum.service.queue.jobs.job_states import (
+    Done,
+    LiveJob,
+    Queued,
+    device_state,
+)
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.observations import DeviceState
 
@@ -50,8 +55,8 @@ class Worker:
     @property
     def device_state(self) -> DeviceState:
         table = self.table
-        if any(live.attempt is not None for live in table.on_device):
-            return "busy"
+        if (state := device_state(table.on_device)) is not None:
+            return state
         availability = table.availability
         if self.finished.is_set() or self.stopping or availability.device_reason:
             return "offline"

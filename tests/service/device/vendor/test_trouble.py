@@ -128,6 +128,24 @@ def test_one_in_five_answers_is_an_error(run: Run, vendor: Vendor) -> None:
     assert ran_once(vendor) == 6
 
 
+def test_time_in_the_vendors_queue_is_not_busy(run: Run, vendor: Vendor) -> None:
+    def metrics() -> list[str]:
+        return service.ask("GET", "/metrics").body.decode().splitlines()
+
+    def is_in(state: str) -> bool:
+        return f'sfq_device_state{{state="{state}"}} 1.0' in metrics()
+
+    with run() as service:
+        vendor.set(queue_seconds=[3600.0])
+        job = submitted(service, service.acquire(), "a")
+        until(vendor.counts, "the vendor has it")
+        assert is_in("waiting")
+        assert "sfq_device_busy_seconds_total 0.0" in metrics()
+        service.ask("DELETE", f"/v1/jobs/{job}")
+        over(service, job)
+        until(lambda: is_in("idle"), "it is idle")
+
+
 def test_a_vendor_in_trouble_is_told_in_one_sentence(run: Run, vendor: Vendor) -> None:
     with run() as service:
         lease = service.acquire()
