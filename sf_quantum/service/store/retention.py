@@ -1,6 +1,7 @@
 """Deletes old jobs after the retention time, or if a user's jobs take too much space.
 
-The sums of the deleted jobs' usage remain.
+The sums of the deleted jobs' usage remain. A job that was given up is kept until its end at
+the vendor is known, since the vendor may bill it until then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.settings import UserLimits
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.reports.usage import LEASE, PURPOSE, SHOTS, WAIT
@@ -40,6 +42,9 @@ FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
 GROUP BY 1, leases.id, 9, jobs.state
 """
+_IS_OPEN = (
+    "EXISTS (SELECT 1 FROM given_up WHERE given_up.ended IS NULL AND job = jobs.number)"
+)
 logger = logging.getLogger(__name__)
 
 
@@ -66,7 +71,9 @@ def purge(store: Store, before: float) -> Future[int]:
     """
 
     def change(db: sqlite3.Connection) -> int:
-        query = "SELECT number FROM jobs WHERE ended_steady < ? LIMIT ?"
+        query = (
+            f"SELECT number FROM jobs WHERE ended_steady < ? AND NOT {_IS_OPEN} LIMIT ?"
+        )
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         _delete(db, old)
         db.execute(
@@ -108,7 +115,7 @@ def trim(store: Store, most_mib: float) -> Future[int]:
         old = list[int]()
         oldest = (
             "SELECT number, bytes FROM jobs WHERE user = ? AND ended_steady IS NOT NULL "
-            "ORDER BY ended_steady LIMIT ?"
+            f"AND NOT {_IS_OPEN} ORDER BY ended_steady LIMIT ?"
         )
         for number, size in db.execute(oldest, (user, BATCH)):
             if excess <= 0:
@@ -129,9 +136,14 @@ def delete(
     """Delete a job that has ended; its QPU usage remains in the accounting.
 
     :param entry: entry in the audit; ``None`` if the job's user deletes it
+    :raises Refused: 409 if the job was given up, and its end is not known
     """
 
     def change(db: sqlite3.Connection) -> None:
+        query = f"SELECT 1 FROM jobs WHERE number = ? AND {_IS_OPEN}"
+        if db.execute(query, (number,)).fetchone():
+            detail = "the job was given up and may still run: delete it when its end is known"
+            raise Refused(409, detail)
         _delete(db, [number])
         if entry is not None:
             audit.record(db, entry)

@@ -6,14 +6,16 @@ import random
 
 import pytest
 
+from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, State, Submission
-from sf_quantum.service.store import audit, given_up
+from sf_quantum.service.store import audit, given_up, retention
 from sf_quantum.service.store.given_up import Entry
 from sf_quantum.service.store.reports import usage
 from sf_quantum.service.store.reports.usage import Filter, Page, lease_seconds
 from sf_quantum.service.store.store import Store
 
 PRICE = 2.0
+LATER = 1e12
 
 
 def _give_up(store: Store, job: Job, booked: float) -> Entry:
@@ -85,3 +87,25 @@ async def test_what_is_billed_later_counts_where_the_attempt_does(
     assert lease_seconds(store, "2") == (0.0, 0.0)
     found = [one for one in audit.entries(store, 99) if one.action == "find given up"]
     assert len(found) == len(entries)
+
+
+async def test_a_job_is_kept_until_its_vendor_may_not_bill_it(store: Store) -> None:
+    lease = Lease("1", "ann", "test", max_qpu_seconds=1000.0)
+    store.leases.add(lease).result()
+    jobs = list[Job]()
+    for key in "ab":
+        asked = Submission("problem", {}, {"num_reads": 1}, key)
+        job, _ = store.jobs.add(lease, asked, 1.0).result()
+        jobs.append(store.progress.start(job.number).result())
+    entry = _give_up(store, jobs[0], 3.0)
+    for job in jobs:
+        _end(store, job, "Failed", 3.0)
+    assert retention.purge(store, LATER).result() == 1
+    assert retention.trim(store, 0.0).result() == 0
+    with pytest.raises(Refused, match="may still run") as refused:
+        retention.delete(store, jobs[0].number).result()
+    assert refused.value.status == 409
+    assert await given_up.settle(store, entry, "Completed", 20.0)
+    assert retention.purge(store, LATER).result() == 1
+    (row,) = usage.usage_report(store, "lease", Filter("ended"), Page(9, 0)).rows
+    assert row.qpu_seconds == 3.0 + 20.0

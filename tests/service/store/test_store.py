@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import random
@@ -577,6 +578,7 @@ def test_the_order_of_columns_does_not_matter(
     given_up.record(store, job, _given_up(job)).result()
     assert [one.outcome for one in audit.entries(store, 9)] == ["lost"]
     assert given_up.entries(store, "device") == [_given_up(job)]
+    assert asyncio.run(given_up.settle(store, _given_up(job), "Completed"))
     before = _usage(store)
     store.leases.close(lease.id, "released", "").result()
     assert purge(store, store.clock() + 1).result() == 1
