@@ -64,7 +64,7 @@ from sf_quantum.text import utc
 
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
-# the input of a step that gives its reads, unless the filter names another input
+# input with the number of reads, unless the filter's configuration names another input
 READS = "reads"
 # Pause between two checks of the usage of running jobs.
 USAGE_SECONDS = 1.0
@@ -160,10 +160,10 @@ class CandidateFilter(BindingFilter):
         while True:
             decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
             if needs_usage(rules, decision):
-                # The budget applies regardless of maxWait, which then limits only the wait for
-                # the QPU.
+                # Only QPUs may run the job: it waits for the usage without limit, and maxWait
+                # applies afterwards.
                 waits_since = time.monotonic()
-            # The wait for the usage of other jobs is part of maxWait.
+            # With a classical alternative, maxWait includes the wait for the usage.
             elif not awaits_usage(rules, decision) or (
                 waits_since + longest < time.monotonic()
             ):
@@ -192,7 +192,7 @@ class CandidateFilter(BindingFilter):
         """Return why a resumed run does not reuse a job's result; empty if it does.
 
         A classical result is not reused if QPUs are preferred and a QPU would accept the job
-        now, unless the configuration allows this. A result that ``mixed`` refuses is never
+        now, unless ``reuseClassical`` is set. A result that ``mixed`` refuses is never
         reused.
         """
         step, name = get_job_step_name(job.name), target_name(target)
@@ -218,7 +218,7 @@ class CandidateFilter(BindingFilter):
     ) -> tuple[
         Decision, list[QuantumTarget], dict[str, StatusReply], dict[str, Forecast]
     ]:
-        """Decide by the current state of the targets; return the decision and this state."""
+        """Query the targets' current state and decide; return the decision and the state."""
         rules = attempt.rules
         replies, capacity, forecasts = await self._query(targets, attempt)
         self._remarks.warn_of_unknown_spending(rules, replies)
@@ -284,7 +284,7 @@ class CandidateFilter(BindingFilter):
         return files(__package__).joinpath("schemas/candidate.json").read_text("utf-8")
 
     def _check(self, rules: StepRules) -> None:
-        """Check that the StreamFlow file has the journal and the failure manager."""
+        """Check that the StreamFlow file configures the journal and the failure manager."""
         if scheduler.current() is None:
             if rules.has_budget:
                 raise WorkflowDefinitionException(
@@ -331,15 +331,15 @@ class CandidateFilter(BindingFilter):
     def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
         """Record the target of an attempt, and pass its hints to the connector.
 
-        :param since: begin of its wait for a QPU, on the monotonic clock
+        :param since: start of the attempt's wait for a QPU, on the monotonic clock
         """
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             retried = attempt.rules.fallback and not decision.job.is_last_attempt
             elsewhere = decision.has_alternative and retried
-            # A job without an alternative waits without a limit, unless it lacks an
-            # alternative because other jobs of its step ran on QPUs.
+            # Without an alternative, the wait has no limit, unless classical targets are
+            # excluded because other jobs of the step ran on QPUs.
             limited = elsewhere or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if limited else None
             given = JobHints(attempt.rules.hints, wait, elsewhere, since)
@@ -403,7 +403,7 @@ def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None
         return None
     step = get_job_step_name(job.name)
     if name not in job.inputs:
-        # a null value may be that of an input of type ``int?``
+        # a null value may belong to an input of type ``int?``
         values = {name: token.value for name, token in job.inputs.items()}
         ints = sorted(n for n, v in values.items() if v is None or type(v) is int)
         known = f", one of: {', '.join(ints)}" if ints else ""
