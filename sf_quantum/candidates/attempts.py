@@ -24,13 +24,13 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.history import History, JobTimes
 from sf_quantum.qpu import JobSize, QpuStatus
 
-#: largest factor between a hint and the service's estimate without a remark
+#: largest factor between a hint and the service's estimate that causes no remark
 HINT_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The number of a classical target's slots, and of free slots less waiting jobs."""
+    """The slots of a classical target, and its free slots minus its waiting jobs."""
 
     slots: int = 1
     free: int = 1
@@ -89,9 +89,9 @@ class SharedState:
         self.history = history or History()
         #: latest attempts of the jobs that were sent to a target and have not completed
         self.sent: dict[str, Attempt] = {}
-        #: cost of a second of QPU time, by target, from QPUs or filters
+        #: cost of a second of QPU time, by target, reported by QPUs or set in filters
         self.costs: dict[str, float] = {}
-        # The reservations of jobs that have ended, each with the journal's size at the end.
+        # Reservations of ended jobs, each with the journal's size when the job ended.
         self._ended: list[tuple[int, Reservation]] = []
 
     def release(self, attempt: Attempt) -> None:
@@ -114,7 +114,7 @@ _states: WeakKeyDictionary[journal.Journal, SharedState] = WeakKeyDictionary()
 
 
 def shared_state() -> SharedState:
-    """Return the state that the filters of this run share; a new one without a journal."""
+    """Return the state that the filters of this run share; without a journal, a new state."""
     record = journal.current()
     if record is None:
         return SharedState()
@@ -143,10 +143,10 @@ class Estimates:
             attempt.reported[target] = reported
 
     def times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
-        """The expected times of an attempt on a quantum target, and whether they are facts.
+        """The expected times of an attempt on a quantum target, and whether they are reliable.
 
-        The times of earlier jobs are used, or else the service's estimate for a job of this
-        size, or else the hint, which is not a fact.
+        The times of earlier jobs are used if the QPU reports usage, else the service's
+        estimate for a job of this size, else the hint, which is not reliable.
         """
         measured = self._history.times(attempt.step, target)
         if measured is not None and target not in self._history.unmetered:
@@ -164,8 +164,8 @@ class Estimates:
     ) -> float | None:
         """The time of a job from its start to its end, if it is known.
 
-        The service estimates only the time on the device, so a target with only an estimate
-        is tried once, like any target that was never measured.
+        An estimate of the service covers only the time on the device, so a target with only
+        an estimate counts as never measured, and is tried once.
         """
         measured = self._history.times(attempt.step, target) is not None
         if times is None or (not measured and target in attempt.reported):
@@ -196,7 +196,7 @@ class Attempts:
 
     :param costs: cost of a second of QPU time, by target
     :param cooldown: seconds for which a target is not used after a failure
-    :param state: the state that it shares with the run's other filters
+    :param state: state shared by all filters of the run; by default, a new state
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Attempts:
         self.estimates = Estimates(self._state, costs)
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
-        """Begin an attempt; an earlier attempt that has not completed has failed."""
+        """Begin an attempt; record an earlier attempt that did not complete as failed."""
         attempt = self._jobs.setdefault(job, Attempt(job, step, rules))
         if attempt.unconfirmed is not None:
             target, failure = attempt.unconfirmed
@@ -257,7 +257,7 @@ class Attempts:
             reserved = attempt.reserved
             if error is not None or (reserved and reserved.seconds is not None):
                 self._state.release(attempt)
-            # The times of an unmeasured job are known once it has completed.
+            # complete() ends the reservation of an unmeasured job, whose times are known then.
         self._has_ended()
 
     def _end_attempt(self, attempt: Attempt) -> None:
@@ -372,8 +372,8 @@ class Attempts:
     ) -> ClassicalTarget:
         """The current state of a classical target.
 
-        :param predicted: seconds for which its Slurm job would be pending; by default, the
-            wait of earlier jobs is used, as part of their time
+        :param predicted: predicted seconds for which its Slurm job would be pending; by
+            default, the total time of earlier jobs is used, which includes their wait
         """
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
@@ -425,7 +425,7 @@ class Attempts:
         if times is None:
             return
         for attempt in self._jobs.values():
-            # The history has the usage of a job that has ended.
+            # The history already contains the usage of ended jobs.
             if attempt.targets and attempt.reserved == Reservation(step, target, None):
                 attempt.reserved = Reservation(step, target, times.qpu_seconds)
 
@@ -437,7 +437,7 @@ def expected_wait(
 
     :param running: the number of jobs that this run has sent to the QPU
     :param times: times of a job on the QPU
-    :param measured: whether ``times`` were measured
+    :param measured: whether ``times`` are reliable, see :meth:`Estimates.times`
     :returns: the seconds, and whether they are certain: they follow from the service's
         ETA and from this run's jobs, not from the leases or jobs of others
     """
@@ -446,7 +446,7 @@ def expected_wait(
         queue = status.queue_length * (times.total_seconds if times else 0.0)
         is_known = status.queue_length == 0
     if queue is not None:
-        # jobs still on their way are not in the queue; the device runs one job at a time
+        # jobs sent by this run may not be queued yet; the device runs one job at a time
         device_seconds = times.device_seconds if times else 0.0
         on_their_way = max(0, running - status.queue_length) * device_seconds
         queue += on_their_way
