@@ -32,7 +32,7 @@ class Impossible(QuantumError):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the seconds of QPU time and their cost; ``None`` is no limit."""
+    """Limits on the seconds of QPU time and their cost; ``None``: no limit."""
 
     seconds: float | None = None
     cost: float | None = None
@@ -116,7 +116,7 @@ class StepRules:
 
 
 class FilterRules:
-    """A filter's configuration, which its ``steps`` override for each step."""
+    """A filter's configuration, with overrides for single steps in its ``steps``."""
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
         #: values of ``latestStart`` that are not times, by path; the rules omit them
@@ -258,13 +258,13 @@ _BRIEF = {
     Obstacle.LATE: "would start after latestStart",
     Obstacle.MAINTENANCE: "maintenance",
 }
-# failures; the other obstacles are limits and states that somebody has set
+# failures; the other obstacles are limits and states set by users or operators
 _TROUBLE = {
     *(Obstacle.FAILED, Obstacle.OUTPUTS_MISSING, Obstacle.NO_RESULT, Obstacle.COOLDOWN),
     *(Obstacle.NOT_QUERIED, Obstacle.NO_ANSWER, Obstacle.STILL_SILENT),
     *(Obstacle.UNREACHABLE, Obstacle.REFUSED, Obstacle.SLURM_REFUSED, Obstacle.UNFIT),
 }
-# how sfq serve begins the reason why its QPU is not online
+# start of the reason that sfq serve reports if its QPU is not online
 _STATE = re.compile(r"the QPU is (\w+)")
 
 
@@ -275,7 +275,7 @@ class Exclusion:
     :param value: the measured figure
     :param limit: the limit of that figure
     :param budget: scope (run or step) and unit of the budget
-    :param detail: the message of the QPU or of the failed command
+    :param detail: text for the description, such as the message of the failed command
     """
 
     cause: Obstacle
@@ -286,7 +286,7 @@ class Exclusion:
 
     @property
     def brief(self) -> str:
-        """The reason in a few words, the same for all jobs that the reason concerns."""
+        """The reason in a few words, without figures, so many jobs share the same text."""
         if self.cause is Obstacle.OFFLINE and (state := _STATE.match(self.detail)):
             return f"QPU {state[1]}"
         if self.cause is Obstacle.BUDGET_EXCEEDED and self.value == self.limit:
@@ -348,7 +348,7 @@ class QuantumTarget(TargetState):
     max_wait: float | None = None
 
     def within(self, max_wait: float | None) -> QuantumTarget:
-        """Return this target with ``max_wait`` as the limit of a wait that is not known."""
+        """Return this target with ``max_wait`` as the limit of an unknown wait."""
         if max_wait is None or (self.wait_known and self.wait is not None):
             return self
         wait = max_wait if self.wait is None else min(self.wait, max_wait)
@@ -356,13 +356,13 @@ class QuantumTarget(TargetState):
 
     @property
     def known_wait(self) -> float:
-        """A lower bound, from what is known, of the seconds from now to the job's start."""
+        """A certain lower bound of the seconds from now to the job's start."""
         wait = self.wait if self.wait_known and self.wait is not None else 0.0
         return max(wait, self.eta)
 
     @property
     def known_end(self) -> float:
-        """A lower bound, from what is known, of the seconds from now to the job's end."""
+        """A certain lower bound of the seconds from now to the job's end."""
         return self.known_wait + (self.seconds or 0.0)
 
 
@@ -378,8 +378,8 @@ class ClassicalTarget(TargetState):
 class Spending:
     """Past spending, and the expected spending of running jobs.
 
-    :param unmeasured: whether the spending of a running job is unknown, since it is the
-        first of its step; the rest of the budget is reserved for it
+    :param unmeasured: whether the spending of a running job is unknown, as for the first
+        job of a step; such a job reserves the rest of the budget
     """
 
     seconds: float = 0.0
@@ -458,7 +458,7 @@ class Decision:
     :param qpu: the best QPU, whether it was chosen or not
     :param classical: the eligible classical targets, whether chosen or not
     :param exclusions: why targets were excluded, by their names
-    :param has_alternative: whether another target may ever run the job
+    :param has_alternative: whether another target might run the job later
     """
 
     basis: Basis
@@ -671,7 +671,7 @@ def needs_usage(rules: StepRules, decision: Decision) -> bool:
     return (
         decision.basis is Basis.NO_CLASSICAL_TARGET
         and qpu is not None
-        # another obstacle, such as a closed QPU, may hide this obstacle
+        # recomputed, since a decision contains only the first obstacle of each QPU
         and any(
             one.cause is Obstacle.USAGE_UNMEASURED
             for one in _unknown_usage(rules, decision.job, qpu)
@@ -730,7 +730,7 @@ def explain(decision: Decision) -> str:
 
 
 def brief(rules: StepRules, decision: Decision) -> str:
-    """Return briefly why a decision is against the preferred kind; empty if it is for it."""
+    """Return briefly why a decision deviates from the preference; empty if it does not."""
     if rules.prefer == ("quantum" if decision.quantum else "classical"):
         return ""
     if decision.basis is Basis.CLASSICAL_BUSY:
@@ -748,7 +748,7 @@ def brief(rules: StepRules, decision: Decision) -> str:
 
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
-    """Whether a decision is against the preference because a QPU failed or does not reply."""
+    """Whether a failed or silent QPU makes a decision deviate from the preference."""
     excluded = decision.basis in (Basis.NO_QPU_USABLE, Basis.LAST_ATTEMPT)
     if not excluded or not brief(rules, decision):
         return False
