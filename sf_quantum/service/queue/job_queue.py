@@ -79,7 +79,7 @@ class JobQueue:
         self._work: asyncio.Task[None] | None = None
 
     def reconfigure(self, settings: ServiceSettings) -> None:
-        """Apply new users, shares, classes and limits; jobs and leases stay as they are."""
+        """Apply new users, shares, classes and limits; jobs and leases do not change."""
         self.settings = self.jobs.counts.settings = self.admission.settings = settings
         self.vqpus.reconfigure(settings)
         self.policy.set_shares(settings.shares)
@@ -94,7 +94,7 @@ class JobQueue:
         self._loop = asyncio.get_running_loop()
         device, deaths = self.device, self.settings.service_deaths
         device.keep_in(self.store.path.parent)
-        # this makes the graph of an emulated annealer now, and not during a request
+        # reading the description builds an emulated annealer's graph before any request
         logger.debug("device %s: %s", device.name, device.description.technology)
         recovering = recover(self.store, deaths, device.identity, device.jobs.recovery)
         for job in recovering.result():
@@ -156,7 +156,7 @@ class JobQueue:
         await self.worker.finished.wait()
 
     async def stopped(self) -> None:
-        """Wait until no job runs and everything is on disk."""
+        """Wait until the worker has ended, for a limited time; then cancel it."""
         self.supervisor.stop()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
@@ -168,8 +168,8 @@ class JobQueue:
     ) -> tuple[Job, bool]:
         """Submit a job; it is on disk when this returns.
 
-        :returns: the job, and whether it is new; a user's key stands for one job, even
-            after the job and its lease have ended
+        :returns: the job, and whether it is new; an idempotency key of a user stands for one
+            job, even after the job and its lease have ended
         :raises Refused: 403 without an active lease, 409 for a key of another job,
             422 for a job that cannot run or is too large, 429 for too many jobs, 503
             while the QPU accepts no jobs
@@ -187,13 +187,13 @@ class JobQueue:
             ):
                 submission = replace(submission, repeatable=True)
             cost = await self.admission.cost(lease, submission)
-        else:  # a cancellation in progress ends before the job moves to the lease
+        else:  # a cancellation in progress must end before the job moves to this lease
             await self.control.settled(stored.number)
             if not stored.final and (lease.max_shots or lease.max_qubits):
                 await self.admission.check_size(lease, submission)
         if lease.max_qpu_seconds is not None:
             await self.control.added(lease.id)
-        # no await from here to the write of the job, which precedes the lease's end on disk
+        # no await from here until the job's write is queued, before that of the lease's end
         lease = self.leases.active(who, lease.id, waiting=waiting)
         if stored is None:
             self.admission.check_limits(lease, submission, cost)
@@ -205,7 +205,7 @@ class JobQueue:
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that occupies no vQPU.
 
-        :param lease: a closed lease, whose job is cancelled if the service restarts
+        :param lease: lease that has ended already; a restart of the service cancels its job
         :raises Refused: 503 while the QPU accepts no jobs
         """
         self._check_open()
