@@ -41,7 +41,7 @@ RELEASE_SECONDS = 8.0
 
 
 class Leases:
-    """The leases of one QPU, with the permissions of users.
+    """The leases of one QPU; checks the permissions of users.
 
     Requests of a user with the same key share one lease. A request that no client waits
     on (:meth:`request`) has its lease on disk while it waits for a vQPU: the lease
@@ -85,11 +85,11 @@ class Leases:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Acquire a lease, waiting in order of class and priority, then as the policy chooses.
+        """Acquire a lease, waiting in order of class, priority and scheduling policy.
 
         :param gone: set when the client has disconnected
-        :raises Refused: 403 without permission, 409 if no vQPU was free in time or can be
-            free by the request's latest start, 503 if the QPU accepts no work
+        :raises Refused: 403 without permission, 409 if no vQPU became free in time, or none
+            can by the request's latest start, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         if (same := await self._with_key(user, request.key)) is not None:
@@ -118,7 +118,7 @@ class Leases:
                     detail = vqpus.reservations.why(name)
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
-            # this wait for the disk is not limited by the client's wait
+            # the wait for the disk may exceed the limit of the client's wait
             await live.opened()
         except asyncio.CancelledError:
             if not vqpus.requests.withdraw(waiting) and not waiting.granted.exception():
@@ -197,7 +197,7 @@ class Leases:
         return self._store.leases.latest(None if who.admin else who.user)
 
     def list(self, who: Identity, *, waiting: bool = False) -> list[Lease]:
-        """List the leases that occupy a vQPU, and on request those that wait for one."""
+        """List the leases that occupy a vQPU, and with ``waiting`` also waiting leases."""
         return [
             live.lease
             for live in self._table
@@ -219,8 +219,8 @@ class Leases:
 
         :param keep_place: whether a request with the lease's key, within
             :data:`.POSITION_SECONDS`, gets the position of the lease's request
-        :raises Refused: 403 if only an admin may keep the position, 404, or 503 while the
-            end cannot be written, which is retried
+        :raises Refused: 403 for ``keep_place`` unless the user is an admin, 404, or 503
+            while the end cannot be written, which is retried
         """
         lease, record = self.find(who, lease_id), None
         if keep_place:
@@ -252,7 +252,7 @@ class Leases:
     ) -> Lease:
         """End a lease, unless it is already ending.
 
-        :param record: writes in the same transaction
+        :param record: writes an audit entry in the same transaction
         """
         return await self._vqpus.end(lease_id, end, record)
 
