@@ -10,13 +10,13 @@ from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
-# factor of a submission's weight for each later submission; halves it after 34
+# weight of a submission relative to the next submission's; halves after 34
 DECAY = 0.98
-# factor of an observed attempt's weight for each later attempt; halves it after 69
+# weight of an observed attempt relative to the next attempt's; halves after 69
 MEMORY = 0.99
 # prior: attempts without an arrival that are assumed in addition to the observed attempts
 PRIOR_ATTEMPTS = 3
-# upper bound of the load by later arrivals, as a fraction of the device's time
+# upper bound of the load from later arrivals, as a fraction of the device's time
 MAX_LOAD = 0.9
 # expected remainder of a busy period, relative to its length so far (Gott, Nature 363,
 # 1993, p. 315)
@@ -29,9 +29,9 @@ RULE_OF_THREE = 3
 class Arrivals:
     """Estimates the arrival of jobs that will overtake a pending job.
 
-    The load of a class is the run time of the first of its jobs that arrives during each
-    attempt, as a fraction of the attempts' time. Only the first job is included, because a
-    batch does not imply that more jobs follow. On the streams of
+    The load of a class is the total run time of the first job of the class to arrive during
+    each attempt, divided by the attempts' total time. Only the first job is included, because
+    a batch does not imply that more jobs follow. On the job streams of
     ``tests/benchmarks/eta.py``, the estimate is within three percentage points of that of
     queueing theory.
 
@@ -123,7 +123,7 @@ class Estimator:
         return self.seconds(job.kind, job.seconds)
 
     def seconds(self, kind: Kind, modelled: float) -> float:
-        """Estimate the run time of a job from the time by the device's model."""
+        """Estimate the run time of a job from the time in the device's model."""
         return self._pace.job_seconds(kind, modelled)
 
     def submitted(self, job: PendingJob) -> None:
@@ -202,13 +202,13 @@ class Estimator:
         passing = self._policy.passing(job.job_class)
         higher = self._arrivals.overtaking(seconds, passing)
         if self.held.measured:
-            # the mean of recent arrivals and of expected ones: either estimate alone is worse
+            # the mean of the estimates from arrivals and from held leases: each alone is worse
             leases = self.held.of_classes(passing)
             higher = (higher + self._coming([Overtaking(leases)], seconds)) / 2
         return position, seconds + higher + self._coming(overtaking, seconds)
 
     def _coming(self, overtaking: Iterable[Overtaking], seconds: float) -> float:
-        """Estimate the run time of the jobs that held leases submit within a time."""
+        """Estimate the run time of the jobs submitted under held leases within a time."""
         if not self._qpu_seconds:
             return 0.0
         scale = self._run_seconds / self._qpu_seconds
