@@ -1,4 +1,4 @@
-"""Our own QPU service (``sfq serve``) as a QPU."""
+"""The QPU service ``sfq serve`` as a QPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ KEYS = (
     *service_variables.CONFIG_KEYS.values(),
     *(key for key in LEASE_OPTIONS if key != "latestStart"),
 )
-# a lease acquired within a Slurm job ends with the job, and has its partition's class
+# a lease acquired within a Slurm job ends with the job, and gets its partition's class
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
     "SLURM_CLUSTER_NAME": "slurm_cluster",
@@ -111,7 +111,7 @@ class SfqQpu(Qpu):
         folder; ``tokenFile`` or ``munge`` if the service authenticates its clients;
         ``class``, ``project``, hints and bounds of the leases; the ``user`` of the leases,
         which only root and admins may set; ``slurmJob``, ``slurmCluster``, ``partition``
-        and ``account`` of their Slurm job, by default the one of the environment.
+        and ``account`` of their Slurm job, by default from the environment.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)
@@ -136,7 +136,7 @@ class SfqQpu(Qpu):
         return service_device.status(self.service, self._job_size)
 
     def sized(self, size: JobSize | None) -> Self:
-        """See :meth:`Qpu.sized`; the service reports the cost of the job."""
+        """See :meth:`Qpu.sized`; :meth:`status` then estimates the cost of the job."""
         sized = copy(self)
         sized._job_size = size
         return sized
