@@ -216,7 +216,7 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
-    """Release nodes of the Slurm job for the block, if ``--shrink-to`` is given."""
+    """Release nodes of the Slurm job during the block, if ``--shrink-to`` is given."""
     keep = args.shrink_to
     job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
     if job is not None:
@@ -327,7 +327,7 @@ def _clients(
 
 
 def _check_addresses(environment: Mapping[str, str]) -> None:
-    """Reject an SDK's address whose jobs would wait for the lease that the command holds."""
+    """Reject an SDK's address if its client would wait for the command's own lease."""
     given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
     for name in listed(environment, RESOURCES) or []:
         url = environment.get(f"{name}_{service_variables.URL}", "")
