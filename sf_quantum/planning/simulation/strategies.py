@@ -46,7 +46,7 @@ class _Strategy(Section):
         """Name the strategy and its own options."""
 
     def holds(self, application: Application) -> Mapping[str, int]:
-        """Return the nodes of each partition that must be free at the same time."""
+        """Return, by partition, the nodes that must be free at the same time."""
         held: dict[str, int] = {}
         for step in application.steps:
             for name, nodes in _largest(step).items():
@@ -111,7 +111,7 @@ class _Held(_Strategy):
     def _jobs(
         self, site: Site, step: ClassicalStep, jobs: Sequence[Process]
     ) -> Sequence[Process]:
-        """Return the jobs of a step; some may have to wait for others."""
+        """Return the jobs of a step, with the limits on concurrent jobs if these apply."""
         return jobs
 
     def _step_seconds(self, site: Site) -> float:
@@ -130,7 +130,7 @@ class _Held(_Strategy):
         allocation: Allocation,
         qpu: str,
     ) -> None:
-        """Release the quantum part of the allocation."""
+        """Release the part of the allocation that only the clients of one QPU use."""
         clients = _clients(application)
         partition, _ = clients.pop(qpu)
         parts = [licence(qpu)]
@@ -292,7 +292,7 @@ def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
 
 
 def _in_turn(site: Site, step: ClassicalStep, jobs: Sequence[Process]) -> list[Process]:
-    """Return the jobs of a step's tasks, which wait for their partition's bound on jobs."""
+    """Return the jobs of a step's tasks, each held back by its partition's job limit."""
     pairs = zip(step.tasks, jobs, strict=True)
     return [site.in_turn(task.partition, job) for task, job in pairs]
 
