@@ -151,8 +151,8 @@ class CandidateFilter(BindingFilter):
         step = get_job_step_name(job.name)
         rules = self._rules.of(step)
         max_wait = rules.longest_wait(time.time())
-        longest = math.inf if max_wait is None else max_wait
-        self._check(rules)
+        wait_limit = math.inf if max_wait is None else max_wait
+        self._check_configuration(rules)
         attempt = self._attempts.begin(job.name, step, rules)
         self._refuse_retry(attempt)
         by_name = {target_name(target): target for target in targets}
@@ -165,14 +165,14 @@ class CandidateFilter(BindingFilter):
                 waits_since = time.monotonic()
             # With a classical alternative, maxWait includes the wait for the usage.
             elif not awaits_usage(rules, decision) or (
-                waits_since + longest < time.monotonic()
+                waits_since + wait_limit < time.monotonic()
             ):
                 break
             await self._attempts.ended(USAGE_SECONDS)
         kinds = self._attempts.kinds(step)
         self._refuse_wait(attempt, decision)
         self._remarks.warn_of_mixing(attempt, decision, kinds)
-        self._send(attempt, decision, waits_since)
+        self._record_start(attempt, decision, waits_since)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
         waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
         seconds = time.monotonic() - began
@@ -262,13 +262,13 @@ class CandidateFilter(BindingFilter):
         }
         classical = [targets[name] for name in targets if name not in sources]
         # QPUs in cooldown are queried only if there is no other target
-        awake = {
+        not_in_cooldown = {
             n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
         }
         predicted = classical if attempt.rules.predicts and sources else []
-        asked = awake if awake or classical else sources
+        queried = not_in_cooldown if not_in_cooldown or classical else sources
         replies, capacity, forecasts, _ = await asyncio.gather(
-            self._poller.poll(asked, self._timeout, attempt.size),
+            self._poller.poll(queried, self._timeout, attempt.size),
             capacities(classical, self._attempts.running_on, self._timeout),
             self._forecasts.predict(predicted, self._timeout),
             self._attempts.history.update(self._timeout),
@@ -276,14 +276,14 @@ class CandidateFilter(BindingFilter):
         for name, reply in replies.items():
             self._remarks.warn_of_silence(name, reply)
         self._remarks.warn_of_forecasts(forecasts)
-        others = {name: Forecast() for name in capacity.keys() - forecasts.keys()}
-        return replies, capacity, forecasts | others
+        unpredicted = {name: Forecast() for name in capacity.keys() - forecasts.keys()}
+        return replies, capacity, forecasts | unpredicted
 
     @classmethod
     def get_schema(cls) -> str:
         return files(__package__).joinpath("schemas/candidate.json").read_text("utf-8")
 
-    def _check(self, rules: StepRules) -> None:
+    def _check_configuration(self, rules: StepRules) -> None:
         """Check that the StreamFlow file configures the journal and the failure manager."""
         if scheduler.current() is None:
             if rules.has_budget:
@@ -328,7 +328,7 @@ class CandidateFilter(BindingFilter):
                 f"No target is left for job {attempt.job}: {explain(decision)}"
             )
 
-    def _send(self, attempt: Attempt, decision: Decision, since: float) -> None:
+    def _record_start(self, attempt: Attempt, decision: Decision, since: float) -> None:
         """Record the target of an attempt, and pass its hints to the connector.
 
         :param since: start of the attempt's wait for a QPU, on the monotonic clock
@@ -336,19 +336,19 @@ class CandidateFilter(BindingFilter):
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
-            retried = attempt.rules.fallback and not decision.job.is_last_attempt
-            elsewhere = decision.has_alternative and retried
+            may_retry = attempt.rules.fallback and not decision.job.is_last_attempt
+            has_alternative = decision.has_alternative and may_retry
             # Without an alternative, the wait has no limit, unless classical targets are
             # excluded because other jobs of the step ran on QPUs.
-            limited = elsewhere or decision.job.others[0] > 0
-            wait = attempt.rules.max_wait if limited else None
-            given = JobHints(attempt.rules.hints, wait, elsewhere, since)
-            hints.put(attempt.job, given)
+            is_limited = has_alternative or decision.job.others[0] > 0
+            wait = attempt.rules.max_wait if is_limited else None
+            job_hints = JobHints(attempt.rules.hints, wait, has_alternative, since)
+            hints.put(attempt.job, job_hints)
             self._budgets.watch(attempt)
         if (run := scheduler.current()) is not None:
-            run.observe(attempt.job, self._ended, self._attempts.complete)
+            run.observe(attempt.job, self._command_ended, self._attempts.complete)
 
-    def _ended(self, job: str, status: int | None, output: str) -> None:
+    def _command_ended(self, job: str, status: int | None, output: str) -> None:
         """Record the end of a job's command; called by its connector.
 
         :raises UnrecoverableWorkflowException: if a retry is pointless
@@ -359,23 +359,23 @@ class CandidateFilter(BindingFilter):
             self._attempts.exit(job, target)
             return
         error = (why(status, output) or "no error message")[:LONGEST]
-        given = hints.of(job)
+        job_hints = hints.of(job)
         if status == InputError.exit_code:
-            if not given.has_alternative:
+            if not job_hints.has_alternative:
                 summary = _not_retried(job, error)
                 traceback_filter().expect(logging.ERROR, job, summary)
                 raise UnrecoverableWorkflowException(summary)
             # The input may be invalid only for this QPU.
             unfit = Exclusion(Obstacle.UNFIT, detail=error)
             self._attempts.rule_out(job, target, unfit)
-        elif given.waited_out and status in (None, QpuError.exit_code):
-            waited = Exclusion(Obstacle.WAITED, limit=given.wait_seconds or 0.0)
-            if given.latest_start is not None and given.seconds_left != 0.0:
-                latest = utc(given.latest_start)
+        elif job_hints.waited_out and status in (None, QpuError.exit_code):
+            waited = Exclusion(Obstacle.WAITED, limit=job_hints.wait_seconds or 0.0)
+            if job_hints.latest_start is not None and job_hints.seconds_left != 0.0:
+                latest = utc(job_hints.latest_start)
                 waited = Exclusion(Obstacle.TOO_LATE, detail=latest)
             self._attempts.rule_out(job, target, waited)
         elif status in (None, QpuError.exit_code):
-            cause = Obstacle.SLURM_REFUSED if given.refused else Obstacle.FAILED
+            cause = Obstacle.SLURM_REFUSED if job_hints.refused else Obstacle.FAILED
             self._attempts.fail(job, target, error, cause)
         else:  # a success if CWL's successCodes include it
             self._attempts.exit(job, target, error)
@@ -406,10 +406,10 @@ def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None
         # a null value may belong to an input of type ``int?``
         values = {name: token.value for name, token in job.inputs.items()}
         ints = sorted(n for n, v in values.items() if v is None or type(v) is int)
-        known = f", one of: {', '.join(ints)}" if ints else ""
+        suggestion = f", one of: {', '.join(ints)}" if ints else ""
         raise WorkflowDefinitionException(
             f"Filter {filter_name}: the tool of step {step} has no input {name}; "
-            f"{key} must name an int input of the tool{known}"
+            f"{key} must name an int input of the tool{suggestion}"
         )
     value = job.inputs[name].value
     if value is not None and type(value) is not int:

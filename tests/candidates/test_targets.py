@@ -555,7 +555,7 @@ def test_only_a_failed_qpu_starts_a_cooldown(
     attempt = made._attempts.begin(name, "/loop/solve", StepRules())
     hints.put(name, JobHints(wait_seconds=5.0, waited_out=waited_out))
     try:
-        made._ended(name, status, "no lease is free")
+        made._command_ended(name, status, "no lease is free")
     finally:
         hints.discard(name)
     is_waited_out = waited_out and status != 1
@@ -572,7 +572,7 @@ def test_a_job_that_is_too_late_for_a_qpu_starts_no_cooldown() -> None:
         name, JobHints(LeaseHints(latest_start=9.0), wait_seconds=5.0, waited_out=True)
     )
     try:
-        made._ended(name, 75, "not granted")
+        made._command_ended(name, 75, "not granted")
     finally:
         hints.discard(name)
     detail = "1970-01-01T00:00:09Z"
