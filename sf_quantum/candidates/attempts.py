@@ -181,8 +181,8 @@ class Estimates:
         hint, estimate = attempt.rules.expected_seconds, attempt.reported.get(target)
         if hint is None or estimate is None:
             return ""
-        least, most = sorted((hint, estimate[0]))
-        if most <= HINT_FACTOR * least:
+        smaller, larger = sorted((hint, estimate[0]))
+        if larger <= HINT_FACTOR * smaller:
             return ""
         return (
             f"expectedSeconds: {hint:g} is not used, since {target} expects "
@@ -210,7 +210,7 @@ class Attempts:
         # end of the cooldown on the monotonic clock, and the failure, by target
         self._cooldowns: dict[str, tuple[float, Exclusion]] = {}
         # an event that is set, and replaced, when a job ends
-        self._end = asyncio.Event()
+        self._job_ended = asyncio.Event()
         # completed jobs of this run by step, on QPUs and on classical targets
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
         self._state = state or SharedState()
@@ -258,7 +258,7 @@ class Attempts:
             if error is not None or (reserved and reserved.seconds is not None):
                 self._state.release(attempt)
             # complete() ends the reservation of an unmeasured job, whose times are known then.
-        self._has_ended()
+        self._notify_end()
 
     def _end_attempt(self, attempt: Attempt) -> None:
         attempt.targets, attempt.unconfirmed = (), None
@@ -268,11 +268,11 @@ class Attempts:
         """Wait at most some seconds for the end of any job."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._end.wait()
+                await self._job_ended.wait()
 
-    def _has_ended(self) -> None:
-        self._end.set()
-        self._end = asyncio.Event()
+    def _notify_end(self) -> None:
+        self._job_ended.set()
+        self._job_ended = asyncio.Event()
 
     def complete(self, job: str) -> None:
         """Record that a job has completed, including its outputs."""
@@ -282,7 +282,7 @@ class Attempts:
             self._state.sent.pop(job, None)
             if attempt.quantum is not None:
                 self._completed[attempt.step][attempt.quantum] += 1
-        self._has_ended()
+        self._notify_end()
 
     def reuse(self, step: str, quantum: bool) -> None:
         """Record that a job is completed by the result of an earlier run."""
@@ -304,7 +304,7 @@ class Attempts:
             self._end_attempt(attempt)
             attempt.quantum = None
             attempt.failures[target] = why
-        self._has_ended()
+        self._notify_end()
 
     def fail(
         self, job: str, target: str, error: str, cause: Obstacle = Obstacle.FAILED
@@ -316,7 +316,7 @@ class Attempts:
             attempt.quantum = None
             attempt.failures[target] = failure
         self._cooldowns[target] = (time.monotonic() + self._cooldown, failure)
-        self._has_ended()
+        self._notify_end()
 
     def number(self, job: str) -> int:
         return self._jobs[job].number if job in self._jobs else 0
