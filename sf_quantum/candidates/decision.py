@@ -121,15 +121,17 @@ class FilterRules:
     def __init__(self, config: Mapping[str, JSON]) -> None:
         #: values of ``latestStart`` that are not times, by path; the rules omit them
         self.wrong_times: dict[KeyPath, JSON] = {}
-        self._config = self._timed(config, ())
+        self._config = self._parse_latest_start(config, ())
         steps = config.get("steps")
         self._steps = {
-            step: self._timed(entry, ("steps", step))
+            step: self._parse_latest_start(entry, ("steps", step))
             for step, entry in (steps if isinstance(steps, dict) else {}).items()
             if isinstance(entry, dict)
         }
 
-    def _timed(self, config: Mapping[str, JSON], where: KeyPath) -> dict[str, JSON]:
+    def _parse_latest_start(
+        self, config: Mapping[str, JSON], where: KeyPath
+    ) -> dict[str, JSON]:
         """The configuration with its latest start in seconds since the epoch."""
         if (text := config.get("latestStart")) is None:
             return dict(config)
@@ -497,7 +499,7 @@ def decide(
     quantum = [target.within(rules.longest_wait(now)) for target in quantum]
     for target in quantum:
         permanent = _permanent(rules, job, target)
-        reasons = chain(permanent, _passing(rules, job, target, now))
+        reasons = chain(permanent, _temporary(rules, job, target, now))
         if (exclusion := next(reasons, None)) is not None:
             exclusions[target.name] = exclusion
     on_qpus, on_classical = job.others
@@ -517,8 +519,8 @@ def decide(
     basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
     if basis in (Basis.QPU_EARLIEST, Basis.CLASSICAL_EARLIEST):
         choices.sort(key=lambda target: target.end)
-    several = len(quantum) + len(classical) > 1
-    return Decision(basis, job, qpu, tuple(choices), exclusions, several)
+    has_alternative = len(quantum) + len(classical) > 1
+    return Decision(basis, job, qpu, tuple(choices), exclusions, has_alternative)
 
 
 def _basis(
@@ -626,7 +628,7 @@ def _limits(
             yield (scope, COST), budget.cost, spending.cost
 
 
-def _passing(
+def _temporary(
     rules: StepRules, job: CandidateJob, target: QuantumTarget, now: float
 ) -> Iterator[Exclusion]:
     """The temporary exclusions, which may have ended by the next attempt."""
@@ -718,14 +720,15 @@ def explain(decision: Decision) -> str:
     if qpu is None or qpu.name in decision.exclusions:
         return "; ".join(exclusions)
     if decision.basis is Basis.QPU_EARLIEST:
-        reason = f"{_end(qpu)}, {_end(classical[0])}"
+        reason = f"{_describe_end(qpu)}, {_describe_end(classical[0])}"
     elif decision.basis is Basis.CLASSICAL_EARLIEST:
-        reason = f"{_end(classical[0])}, {_end(qpu)}"
+        reason = f"{_describe_end(classical[0])}, {_describe_end(qpu)}"
     elif decision.basis is Basis.CLASSICAL_BUSY:
         busy = " and ".join(target.name for target in classical)
-        reason = f"{busy} {'is' if len(classical) == 1 else 'are'} busy; {_start(qpu)}"
+        verb = "is" if len(classical) == 1 else "are"
+        reason = f"{busy} {verb} busy; {_describe_start(qpu)}"
     else:
-        reason = _start(qpu)
+        reason = _describe_start(qpu)
     return "; ".join([reason, *exclusions])
 
 
@@ -760,13 +763,13 @@ def _exclusions_of_qpus(decision: Decision) -> list[Exclusion]:
     return [e for name, e in decision.exclusions.items() if name not in names]
 
 
-def _start(target: QuantumTarget) -> str:
+def _describe_start(target: QuantumTarget) -> str:
     if not target.wait_known and target.max_wait is not None:
-        most = rounded(target.max_wait)
+        limit = rounded(target.max_wait)
         start = "has no known ETA"
         if target.eta:
             start = f"would start in {rounded(target.eta)} s or later"
-        return f"{target.name} {start} and is waited for, {most} s at most"
+        return f"{target.name} {start} and is waited for, {limit} s at most"
     if target.eta and (target.wait is None or not target.wait_known):
         return f"{target.name} would start in {rounded(target.eta)} s or later"
     if target.wait is None or not target.wait_known:
@@ -776,7 +779,7 @@ def _start(target: QuantumTarget) -> str:
     return f"{target.name} would start in {rounded(target.wait)} s"
 
 
-def _end(target: TargetState) -> str:
+def _describe_end(target: TargetState) -> str:
     if math.isinf(target.end):
         return f"the end on {target.name} is unknown"
     text = f"{target.name} would end in {rounded(target.end)} s"
