@@ -92,14 +92,14 @@ class Leases:
             can by the request's latest start, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
-        if (same := await self._with_key(user, request.key)) is not None:
-            return same
+        if (existing := await self._find_by_key(user, request.key)) is not None:
+            return existing
         request = await entitlements.completed(
             self.settings, self._cluster, who, user, request
         )
         # the lease may have been granted while Slurm was queried
-        if (same := await self._with_key(user, request.key)) is not None:
-            return same
+        if (existing := await self._find_by_key(user, request.key)) is not None:
+            return existing
         entitlements.check_priority(self.settings, who, user, request)
         self._check_open(request)
         if wait_seconds > self.settings.leases.wait_seconds:
@@ -136,9 +136,9 @@ class Leases:
             latest start that cannot be met, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
-        same = await self._with_key(user, request.key, waiting=True)
-        if same is not None:
-            return same
+        existing = await self._find_by_key(user, request.key, waiting=True)
+        if existing is not None:
+            return existing
         entitlements.check_priority(self.settings, who, user, request)
         self._check_open(request)
         waiting = self._add_request(user, request)
@@ -301,19 +301,19 @@ class Leases:
         """Add a request, which is granted immediately if a vQPU is free."""
         request = entitlements.with_share(self.settings, user, request)
         job_class = entitlements.lease_class(self.settings, user, request)
-        most = self.settings.limits.leases
+        limit = self.settings.limits.leases
         users = [lease.user for lease in self.held]
         users += [waiting.user for waiting in self._vqpus.requests]
-        if users.count(user) >= most:
+        if users.count(user) >= limit:
             # The status is 409, not 429: clients wait for a lease after 409, as they do
             # when all vQPUs are held.
             detail = (
-                f"the user holds or waits for {plural(most, 'lease')}, try again later"
+                f"the user holds or waits for {plural(limit, 'lease')}, try again later"
             )
             raise Refused(409, detail, headers={"Retry-After": "1"})
         return self._vqpus.request(user, job_class, request)
 
-    async def _with_key(
+    async def _find_by_key(
         self, user: str, key: str | None, *, waiting: bool = False
     ) -> Lease | None:
         """Find the lease with a key, once it is on disk.
