@@ -48,13 +48,13 @@ class Arrivals:
         self._began = 0.0
         # Run time of each class's first arrival during the current attempt.
         self._arrived: dict[JobClass, float] | None = None
-        self._busy_since = self._last = clock()
+        self._busy_since = self._last_arrival = clock()
 
     def submitted(self, job_class: JobClass, seconds: float) -> None:
         """Record a job that becomes pending, with its expected run time."""
-        self._last = self._clock()
+        self._last_arrival = self._clock()
         if self._arrived is None:
-            self._busy_since = self._last
+            self._busy_since = self._last_arrival
         else:
             self._arrived.setdefault(job_class, seconds)
 
@@ -70,8 +70,8 @@ class Arrivals:
         self._seconds = self._seconds * MEMORY + self._clock() - self._began
         for name in CLASSES:
             self._arrivals[name] = self._arrivals[name] * MEMORY + (name in arrived)
-            former = self._arriving_seconds[name] * MEMORY
-            self._arriving_seconds[name] = former + arrived.get(name, 0.0)
+            previous = self._arriving_seconds[name] * MEMORY
+            self._arriving_seconds[name] = previous + arrived.get(name, 0.0)
 
     def overtaking(self, seconds: float, passing: Collection[JobClass]) -> float:
         """Estimate the run time of the later arrivals that overtake a job.
@@ -96,7 +96,7 @@ class Arrivals:
     def _persistence(self, observed: float) -> float:
         """Return the fraction of the load that persists, given the time without arrivals."""
         rate = sum(self._arrivals.values()) / observed
-        missed = rate * (self._clock() - self._last)
+        missed = rate * (self._clock() - self._last_arrival)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
 
 
@@ -195,23 +195,27 @@ class Estimator:
         position = sum(work.jobs for work in works.values())
         seconds = self._pace.seconds(works)
         preempts = self._policy.preempts
-        stays = [one for one in self._on_device if one.stays or not preempts(job, one)]
-        if stays:
-            position += len(stays)
-            seconds += self.left(stays[-1])
+        not_preempted = [
+            one for one in self._on_device if one.stays or not preempts(job, one)
+        ]
+        if not_preempted:
+            position += len(not_preempted)
+            seconds += self.left(not_preempted[-1])
         passing = self._policy.passing(job.job_class)
-        higher = self._arrivals.overtaking(seconds, passing)
+        arriving = self._arrivals.overtaking(seconds, passing)
         if self.held.measured:
             # the mean of the estimates from arrivals and from held leases: each alone is worse
             leases = self.held.of_classes(passing)
-            higher = (higher + self._coming([Overtaking(leases)], seconds)) / 2
-        return position, seconds + higher + self._coming(overtaking, seconds)
+            arriving = (
+                arriving + self._estimate_held([Overtaking(leases)], seconds)
+            ) / 2
+        return position, seconds + arriving + self._estimate_held(overtaking, seconds)
 
-    def _coming(self, overtaking: Iterable[Overtaking], seconds: float) -> float:
+    def _estimate_held(self, overtaking: Iterable[Overtaking], seconds: float) -> float:
         """Estimate the run time of the jobs submitted under held leases within a time."""
         if not self._qpu_seconds:
             return 0.0
         scale = self._run_seconds / self._qpu_seconds
-        coming = sum(leases.within(seconds / scale) for leases in overtaking)
+        qpu_seconds = sum(leases.within(seconds / scale) for leases in overtaking)
         # one job fewer than the mean, as in Arrivals.overtaking()
-        return max(0.0, coming * scale - self._run_seconds / self._jobs)
+        return max(0.0, qpu_seconds * scale - self._run_seconds / self._jobs)
