@@ -247,12 +247,13 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     leases = account.leases_of(names, environment)
     _check_not_ended(leases)
     watched = leases if args.elsewhere else []
-    looks = [
-        QpuWatch(qpu_, partial(_jobs, qpu_, token)).look for qpu_, token in watched
+    checks = [
+        QpuWatch(client, partial(_jobs, client, token)).look
+        for client, token in watched
     ]
-    with watching(looks, command.leave), _clients(args, environment) as variables:
+    with watching(checks, command.leave), _clients(args, environment) as variables:
         command.run({**environment, **variables})
-        command.ascribe_failure(looks)
+        command.ascribe_failure(checks)
     return lambda: account.usage(account.leases_of(names, environment), names)
 
 
@@ -284,16 +285,16 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     """Acquire leases, run the command under them, and release them when it ends."""
     options = {"class": args.class_, "project": args.project}
     qpus = selection(args, **options).qpus(os.environ)
-    given = cast("LeaseOptions", {**vars(args), "wait_seconds": args.wait})
-    opening.check_leasable(qpus, given)
+    lease_options = cast("LeaseOptions", {**vars(args), "wait_seconds": args.wait})
+    opening.check_leasable(qpus, lease_options)
     with LeaseSet(qpus, _announce_wait) as leases:
         watched = qpus if args.elsewhere else []
         watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
-        looks = [leases.refusal, *(watch.look for watch in watches)]
-        with watching(looks, command.leave), suppress(WaitCancelled):
+        checks = [leases.refusal, *(watch.look for watch in watches)]
+        with watching(checks, command.leave), suppress(WaitCancelled):
             # A thread acquires the leases, so that no lease is lost to a signal at the
             # wrong moment; signal handlers run in the main thread meanwhile.
-            request = opening.request(qpus, given, Path(args.cmd[0]).name)
+            request = opening.request(qpus, lease_options, Path(args.cmd[0]).name)
             in_thread(lambda: leases.acquire(request, command.unwanted)).result()
             command.waited_seconds = leases.waited_seconds
             environment = {
@@ -303,7 +304,7 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
             }
             with _clients(args, environment) as variables:
                 command.run({**environment, **variables})
-                command.ascribe_failure(looks)
+                command.ascribe_failure(checks)
         return partial(account.usage, leases.tokens())
 
 
@@ -328,10 +329,10 @@ def _clients(
 
 def _check_addresses(environment: Mapping[str, str]) -> None:
     """Reject an SDK's address if its client would wait for the command's own lease."""
-    given = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
+    addresses = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
     for name in listed(environment, RESOURCES) or []:
         url = environment.get(f"{name}_{service_variables.URL}", "")
-        for key, address in given.items():
+        for key, address in addresses.items():
             if not url or not stock_clients.is_at(url, address):
                 continue
             if SfqQpu.from_environment(name, environment).status().vqpus == 1:
