@@ -37,9 +37,9 @@ class _Strategy(Section):
 
     @property
     def name(self) -> str:
-        many = "" if self.vqpus == 1 else "s"
-        shared = "" if self.vqpus is None else f", {self.vqpus} vQPU{many}"
-        return f"{self._label()}{shared}"
+        plural = "" if self.vqpus == 1 else "s"
+        suffix = "" if self.vqpus is None else f", {self.vqpus} vQPU{plural}"
+        return f"{self._label()}{suffix}"
 
     @abstractmethod
     def _label(self) -> str:
@@ -49,7 +49,7 @@ class _Strategy(Section):
         """Return, by partition, the nodes that must be free at the same time."""
         held: dict[str, int] = {}
         for step in application.steps:
-            for name, nodes in _largest(step).items():
+            for name, nodes in _task_nodes(step).items():
                 held[name] = max(held.get(name, 0), nodes)
         return held
 
@@ -58,7 +58,7 @@ class _Strategy(Section):
         """Run an application."""
 
 
-def _largest(step: Step) -> Mapping[str, int]:
+def _task_nodes(step: Step) -> Mapping[str, int]:
     if isinstance(step, QuantumStep):
         return {} if step.partition is None else {step.partition: step.nodes}
     return {task.partition: task.nodes for task in step.tasks}
@@ -81,12 +81,14 @@ class _Held(_Strategy):
         return held
 
     def run(self, site: Site, application: Application, outcome: Outcome) -> Process:
-        wanted = self.holds(application)
-        before, held = site.allocation_seconds(*wanted)
-        yield site.env.timeout(before)
-        allocation = site.cluster.request(wanted, application.estimate(), outcome.nodes)
+        resources = self.holds(application)
+        seconds_before, seconds_held = site.allocation_seconds(*resources)
+        yield site.env.timeout(seconds_before)
+        allocation = site.cluster.request(
+            resources, application.estimate(), outcome.nodes
+        )
         yield allocation.granted
-        yield site.env.timeout(held)
+        yield site.env.timeout(seconds_held)
         leases = HeldLeases(site, application, outcome)
         for qpu in _clients(application):
             yield from leases.acquire(qpu)
