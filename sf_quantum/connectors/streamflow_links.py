@@ -11,8 +11,11 @@ step writes. :func:`install` replaces functions and methods of StreamFlow for th
   by their last index. A source that is listed twice is merged once.
 - Fields of a record without a name have wrong names if the tool is embedded in its step.
 - The items of a list are not quoted on a command line.
+- A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
 - The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
   which later steps run once more, and which may be the workflow's result.
+- If a step of an inner workflow has a default, and no input with a source and without
+  ``valueFrom``, it runs only once: a scatter's list is empty, and a loop never ends.
 - A run that has all outputs ends, as failed, although a step on which no output depends has
   not ended.
 """
@@ -21,13 +24,16 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, MutableMapping, MutableSequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import cwl_utils.parser
+from streamflow.core import utils
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
 from streamflow.core.workflow import (
@@ -51,6 +57,10 @@ from streamflow.workflow.token import IterationTerminationToken, ListToken
 
 # A run that has all outputs is stuck if no step ends and no job runs for this long.
 STUCK_SECONDS = 10.0
+# Name of the input that is added to steps which would not follow the enclosing workflow.
+ENCLOSING = "sfq-enclosing"
+# Characters that a shell interprets between double quotes.
+SPECIAL = re.compile(r'[\\"$`]')
 ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
 
 
@@ -111,6 +121,8 @@ def _translate_workflow(
     for step in cwl_element.steps:
         for element in step.in_:
             element.source = _source(element, element.source)
+        if name_prefix != posixpath.sep:  # the root runs once
+            _follow_enclosing(step, cwl_element)
     inputs = {name(element.id) for element in cwl_element.inputs}
     outputs: dict[str, list[str]] = {}
     for element in cwl_element.outputs:
@@ -128,6 +140,25 @@ def _translate_workflow(
     _translate(self, workflow, cwl_element, context, name_prefix, cwl_name_prefix)
     for output, source, port in passed_on:
         _forward(workflow, output, self.input_ports[source], port)
+
+
+def _follow_enclosing(
+    step: cwl_utils.parser.WorkflowStep, workflow: cwl_utils.parser.Workflow
+) -> None:
+    """Let a step of an inner workflow run each time that the workflow runs.
+
+    StreamFlow does so by the sources of inputs without ``valueFrom``. If there are none, a
+    default, or the null of an optional input, is given only once.
+    """
+    sources = [one for one in step.in_ if one.source]
+    if any(one.valueFrom is None for one in sources):
+        return
+    module = import_module(type(step).__module__)  # for the version of CWL
+    followed = [one.source for one in sources] or [one.id for one in workflow.inputs]
+    for source in followed[:1]:
+        first = source[0] if isinstance(source, list) else source
+        added = module.WorkflowStepInput(id=f"{step.id}/{ENCLOSING}", source=first)
+        step.in_ = [*step.in_, added]
 
 
 def _share(
@@ -248,6 +279,21 @@ def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
     return not isinstance(type_, cwl_utils.parser.RecordSchema)
 
 
+def create_command(
+    class_name: str,
+    command: MutableSequence[str],
+    environment: MutableMapping[str, str] | None = None,
+    *args: Any,
+    **options: Any,
+) -> str:
+    """Write a command for a shell, which gets the values of variables as they are."""
+    quoted = {
+        name: SPECIAL.sub(r"\\\g<0>", value)
+        for name, value in (environment or {}).items()
+    }
+    return _create_command(class_name, command, quoted, *args, **options)
+
+
 class NestedListCombinator(ListMergeCombinator):
     """Merges a single source with ``merge_nested``, into a list of one."""
 
@@ -323,6 +369,7 @@ def _create_nested_size_tag(
 _sizes_of_scatters = WeakKeyDictionary[
     Workflow, dict[tuple[str, ...], MutableSequence[Port]]
 ]()
+_create_command = utils.create_command
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
 _get_processor = translator._get_command_token_processor_from_input
@@ -331,6 +378,7 @@ _translate_element = CWLTranslator._recursive_translate
 
 #: the replacements, each with the class or module of the original
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
+    (utils, create_command),
     (ListMergeCombinator, combine),
     (translator, _create_list_merger),
     (translator, _create_nested_size_tag),

@@ -28,6 +28,11 @@ pytestmark = pytest.mark.process
 PAIR = """\
 echo "{\\"a\\": \\"a $*\\", \\"b\\": \\"b $*\\"}" >cwl.output.json
 """
+ENVIRONMENT = """\
+import json, os
+with open("cwl.output.json", "w") as file:
+    json.dump({"value": os.environ["VALUE"]}, file)
+"""
 FEATURES: dict[str, JSON] = {
     "ScatterFeatureRequirement": {},
     "SubworkflowFeatureRequirement": {},
@@ -52,7 +57,7 @@ def _compare(project: Project) -> None:
     bind(project, {})
     assert project.run() == 0, project.log
     done = subprocess.run(
-        ["cwltool", "--quiet", "main.cwl"],
+        ["cwltool", "--quiet", "--enable-ext", "main.cwl"],
         cwd=project.folder,
         env=project.environment,
         stdout=subprocess.PIPE,
@@ -367,6 +372,90 @@ def test_steps_without_an_output_run_to_their_end(
     assert bool(project.jobs("lonely", "completed")) == (exit_code == 0)
     reason = str(events[-1]["reason"])
     assert not exit_code or "/lonely/0 on host failed with exit code 3" in reason
+
+
+COMPUTED: JSON = {"source": "text", "valueFrom": "$(self)!"}
+FIXED: JSON = {"default": "fixed"}
+SEVERAL: JSON = {"default": ["one", "two"]}
+
+
+@pytest.mark.parametrize("repeated", ["scatter", "loop"])
+def test_a_step_with_defaults_runs_each_time(project: Project, repeated: str) -> None:
+    tool = _tool(project, "x", "y")
+    bound: dict[str, tuple[JSON, JSON]] = {
+        "computed": (COMPUTED, FIXED),
+        "scattered": (COMPUTED, SEVERAL),
+        "fixed": (FIXED, FIXED),
+        "made": ({"valueFrom": "made"}, FIXED),
+        "linked": ("text", FIXED),
+    }
+    inner: dict[str, JSON] = {}
+    for name, (x, y) in bound.items():
+        step: dict[str, JSON] = {"run": tool, "in": {"x": x, "y": y}, "out": ["a"]}
+        inner[name] = step | ({"scatter": "y"} if y is SEVERAL else {})
+    next_text: JSON = {"run": _tool(project, "x"), "in": {"x": "text"}, "out": ["b"]}
+    outputs: dict[str, JSON] = {
+        name: {"type": "Any", "outputSource": f"{name}/a"} for name in inner
+    }
+    outputs["next"] = {"type": "string", "outputSource": "next/b"}
+    workflow: JSON = {
+        "class": "Workflow",
+        "requirements": {**FEATURES, "StepInputExpressionRequirement": {}},
+        "inputs": {"text": "string"},
+        "steps": {**inner, "next": next_text},
+        "outputs": outputs,
+    }
+    step = {"run": workflow, "in": {"text": "texts"}, "out": [*outputs]}
+    given: JSON = {"type": "string[]", "default": ["a", "b", "c"]}
+    if repeated == "scatter":
+        step["scatter"] = "text"
+    else:
+        given = {"type": "string", "default": "a"}
+        loop: JSON = {
+            "loopWhen": "$(inputs.text.length < 7)",
+            "loop": {"text": "next"},
+            "outputMethod": "all",
+        }
+        step["requirements"] = {"cwltool:Loop": loop}
+    project.document = {
+        "$namespaces": {"cwltool": "http://commonwl.org/cwltool#"},
+        "requirements": {**FEATURES, "InlineJavascriptRequirement": {}},
+        "inputs": {"texts": given},
+        "steps": {"s": step},
+        "outputs": {
+            name: {"type": "Any", "outputSource": f"s/{name}"} for name in outputs
+        },
+    }
+    _compare(project)
+
+
+def test_a_variable_has_its_value_as_it_is(project: Project) -> None:
+    values: list[JSON] = [
+        "$HOME",
+        "$(echo no)",
+        "`echo no`",
+        '"x"',
+        "\\",
+        "a\\\\$",
+        "'",
+        "a  b\nc",
+        "",
+    ]
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "requirements": {"EnvVarRequirement": {"envDef": {"VALUE": "$(inputs.x)"}}},
+        "baseCommand": ["python3", "-c", ENVIRONMENT],
+        "inputs": {"x": "string"},
+        "outputs": {"value": "string"},
+    }
+    project.document = {
+        "inputs": {"xs": {"type": "string[]", "default": [*values]}},
+        "steps": {
+            "s": {"run": tool, "in": {"x": "xs"}, "scatter": "x", "out": ["value"]}
+        },
+        "outputs": {"values": {"type": "string[]", "outputSource": "s/value"}},
+    }
+    _compare(project)
 
 
 def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
