@@ -246,8 +246,7 @@ class Attempts:
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
 
-        :param error: message if the exit status is nonzero, although CWL's ``successCodes``
-            may make it a success
+        :param error: message if the exit status is a failure
         """
         failure = Exclusion(Obstacle.OUTPUTS_MISSING)
         if error is not None:

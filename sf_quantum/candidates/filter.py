@@ -51,7 +51,7 @@ from sf_quantum.candidates.targets import (
     status_source,
     target_name,
 )
-from sf_quantum.connectors import hints
+from sf_quantum.connectors import exit_codes, hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
@@ -355,7 +355,8 @@ class CandidateFilter(BindingFilter):
         """
         run = scheduler.current()
         target = target_name(run.get_allocation(job).target) if run else ""
-        if status == 0:
+        # 0 may be a failure by CWL's permanentFailCodes, but it says nothing of the target.
+        if status == 0 or exit_codes.is_success(status):
             self._attempts.exit(job, target)
             return
         error = (why(status, output) or "no error message")[:LONGEST]
@@ -377,7 +378,7 @@ class CandidateFilter(BindingFilter):
         elif status in (None, QpuError.exit_code):
             cause = Obstacle.SLURM_REFUSED if job_hints.refused else Obstacle.FAILED
             self._attempts.fail(job, target, error, cause)
-        else:  # a success if CWL's successCodes include it
+        else:
             self._attempts.exit(job, target, error)
         if status is not None:
             error = f"exit status {status}, {error}"

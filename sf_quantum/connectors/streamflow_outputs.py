@@ -28,6 +28,7 @@ from streamflow.core.recovery import recoverable
 from streamflow.core.utils import get_entity_ids, get_tag, make_future
 from streamflow.core.workflow import Command, CommandOutput, Job, Status, Token
 from streamflow.cwl import processor as cwl
+from streamflow.cwl.command import CWLCommand
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
 from streamflow.cwl.workflow import CWLOutputPathContextManager, CWLWorkflow
@@ -37,6 +38,8 @@ from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import check_termination, get_job_token
 
 from sf_quantum import journal
+from sf_quantum.connectors import exit_codes
+from sf_quantum.connectors.exit_codes import ExitCodes
 
 #: prefixes of names in the folder of the outputs that the run itself uses
 RESERVED = ("streamflow.log", ".streamflow.lock")
@@ -116,7 +119,8 @@ async def _execute_command(
     self: ExecuteStep, job: Job, connectors: MutableMapping[str, Connector]
 ) -> None:
     """Run an attempt, and put its outputs into their ports once all are collected."""
-    output = await cast(Command, self.command).execute(job)
+    with exit_codes.of_job(_exit_codes(self.command)):
+        output = await cast(Command, self.command).execute(job)
     if output.status == Status.FAILED:
         raise WorkflowExecutionException(
             f"FAILED Job {job.name} with error:\n\t{output.value}"
@@ -148,6 +152,13 @@ async def _execute_command(
         port.put(token)
     for port, token in tokens:
         await self.workflow.context.failure_manager.notify(port.name, token, job_token)
+
+
+def _exit_codes(command: Command | None) -> ExitCodes:
+    """The exit codes of a tool, for the connectors that run the command."""
+    if not isinstance(command, CWLCommand):
+        return ExitCodes()
+    return ExitCodes(command.success_codes or (), command.failure_codes or ())
 
 
 async def _eval(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from sf_quantum.files import number as as_number
 from sf_quantum.reporting.runs import Run
 from tests.benchmarks.candidates import Faults, prepare, run
@@ -579,6 +579,22 @@ def test_mixed_refuse_keeps_to_the_classical_target(
     assert summaries(project) == [
         "loop/solve: 2 on cpu (1 QPU closed; 1 as the others)"
     ]
+
+
+@pytest.mark.parametrize("prefer", ["quantum", "classical"])
+def test_a_status_2_that_is_a_success_completes_a_candidate(
+    project: Project, serve: Serve, prefer: str
+) -> None:
+    project.deployment("qpu", "sfq.rest", wraps="host", url=serve(*FAST).url)
+    scatter(project, 1, f"{SOLVE}; exit 2", prefer=prefer, onFailure="fail")
+    run = mapping(mapping(project.steps["solve"])["run"])
+    project.steps["solve"] = {
+        **mapping(project.steps["solve"]),
+        "run": {**run, "successCodes": [2]},
+    }
+    assert project.run() == 0, project.log
+    on = [str(event["deployment"]) for event in project.jobs("solve", "completed")]
+    assert on == ["qpu" if prefer == "quantum" else "cpu"]
 
 
 BUDGET_JOBS = 4

@@ -27,7 +27,8 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff, deadline, qpu
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors import exit_codes, guardian, hints
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.quantum import leases, location
@@ -334,6 +335,19 @@ async def test_a_job_that_fails_by_itself_says_nothing_of_leases(step: Step) -> 
     ran = await step.run("exit 3")
     assert ran is not None
     assert ran[1] == 3
+
+
+async def test_a_success_code_does_not_replace_the_use_of_a_lease(step: Step) -> None:
+    with (
+        exit_codes.of_job(ExitCodes(success=[3])),
+        pytest.raises(WorkflowExecutionException, match="never used QPU my_qpu"),
+    ):
+        await step.run("exit 3")
+
+
+async def test_a_failure_code_0_says_nothing_of_leases(step: Step) -> None:
+    with exit_codes.of_job(ExitCodes(failure=[0])):
+        assert await step.run("true") == ("", 0)
 
 
 async def test_a_qpu_that_keeps_no_account_is_believed(

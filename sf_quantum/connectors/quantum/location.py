@@ -16,7 +16,7 @@ from streamflow.core.deployment import Connector
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import AvailableLocation
 
-from sf_quantum.connectors import hints
+from sf_quantum.connectors import exit_codes, hints
 from sf_quantum.connectors.quantum import job_marks, qpu_jobs
 from sf_quantum.connectors.quantum.leased_jobs import (
     LeasedJob,
@@ -189,7 +189,7 @@ class QuantumConnector(LocationWrapper, ABC):
             for task in watching:
                 task.cancel()
             undeployed = job not in self._jobs
-            succeeded = result is not None and result[1] == 0
+            succeeded = result is not None and exit_codes.is_success(result[1])
             used = await self._jobs.settle(job, keep=succeeded)
         if undeployed:  # undeploying cancelled the job's QPU jobs
             raise asyncio.CancelledError
