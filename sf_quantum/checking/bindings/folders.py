@@ -39,6 +39,10 @@ def check_files(
         name = config.get(key)
         if not isinstance(name, str):
             continue
+        # The name of a process in a packed document follows the path of the file.
+        plain = name.partition("#")[0] if key == "file" else name
+        if (document.folder / plain).is_file():
+            name = plain
         path = str((document.folder / name).absolute())
         if match := NOT_OF_URL.search(path):
             what = (

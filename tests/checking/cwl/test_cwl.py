@@ -373,6 +373,20 @@ def test_of_a_packed_document_only_what_is_used_is_read() -> None:
     assert any("inptus: unknown field" in line for line in found())
 
 
+def test_a_process_of_a_packed_document_is_named_after_its_file() -> None:
+    workflow = {"class": "Workflow", "outputs": {}, "steps": {}}
+    graph = [
+        {**workflow, "id": "main", "inputs": {"y": "int"}},
+        {**workflow, "id": "other", "inputs": {}},
+    ]
+    Path("main.cwl").write_text(json.dumps({"cwlVersion": "v1.2", "$graph": graph}))
+    Path("job.yml").write_text("{}\n")
+    edited("sf.yml", "main.cwl", "main.cwl#other")
+    assert found() == []
+    edited("sf.yml", "#other", "#main")
+    assert [line for line in found() if "y is missing" in line] == found() != []
+
+
 @pytest.mark.parametrize("begin", ["/*x", "'x", '"x', "`x", "'\\\\", "inputs['x"])
 def test_what_javascript_leaves_open_is_read_once(begin: str) -> None:
     # read again from each place, a quarter of a megabyte would take minutes
