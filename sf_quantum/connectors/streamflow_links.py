@@ -15,7 +15,7 @@ step writes. :func:`install` replaces functions and methods of StreamFlow for th
 - The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
   which later steps run once more, and which may be the workflow's result.
 - If a step of an inner workflow has a default, and no input with a source and without
-  ``valueFrom``, it runs only once: a scatter's list is empty, and a loop never ends.
+  ``valueFrom``, or no inputs, it runs once: a scatter's list is empty, a loop never ends.
 - A run that has all outputs ends, as failed, although a step on which no output depends has
   not ended.
 """
@@ -27,6 +27,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, MutableMapping, MutableSequence
+from copy import copy
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -59,6 +60,11 @@ from streamflow.workflow.token import IterationTerminationToken, ListToken
 STUCK_SECONDS = 10.0
 # Name of the input that is added to steps which would not follow the enclosing workflow.
 ENCLOSING = "sfq-enclosing"
+INPUTS = {
+    "CommandLineTool": "CommandInputParameter",
+    "ExpressionTool": "WorkflowInputParameter",
+    "Workflow": "WorkflowInputParameter",
+}
 # Characters that a shell interprets between double quotes.
 SPECIAL = re.compile(r'[\\"$`]')
 ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
@@ -215,7 +221,21 @@ def _recursive_translate(
     *args: Any,
     **options: Any,
 ) -> None:
-    """Translate a process or a step, after naming its records that have no name."""
+    """Translate a process or a step, after naming its records that have no name.
+
+    A process without inputs gets one if it has to follow the enclosing workflow.
+    """
+    added = f"{options['name_prefix']}/{ENCLOSING}"
+    if added in self.input_ports and getattr(cwl_element, "inputs", None) == []:
+        module: Any = import_module(type(cwl_element).__module__)
+        kinds = (
+            INPUTS.get(cwl_element.class_, ""),
+            "InputParameter",
+        )  # the latter in v1.0
+        kind = next(getattr(module, one) for one in kinds if hasattr(module, one))
+        identifier = f"#{options['cwl_name_prefix']}/{ENCLOSING}"
+        cwl_element = copy(cwl_element)  # other steps may run it
+        cwl_element.inputs = [kind(id=identifier, type_=["null", "Any"])]
     for section in ("inputs", "outputs"):
         for element in getattr(cwl_element, section, None) or ():
             _name_records(element.type_)

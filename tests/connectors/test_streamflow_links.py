@@ -393,6 +393,7 @@ def test_a_step_with_defaults_runs_each_time(project: Project, repeated: str) ->
     for name, (x, y) in bound.items():
         step: dict[str, JSON] = {"run": tool, "in": {"x": x, "y": y}, "out": ["a"]}
         inner[name] = step | ({"scatter": "y"} if y is SEVERAL else {})
+    inner["alone"] = {"run": _tool(project), "in": {}, "out": ["a"]}
     next_text: JSON = {"run": _tool(project, "x"), "in": {"x": "text"}, "out": ["b"]}
     outputs: dict[str, JSON] = {
         name: {"type": "Any", "outputSource": f"{name}/a"} for name in inner
