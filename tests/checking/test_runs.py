@@ -319,6 +319,14 @@ def test_a_name_that_streamflow_misreads_is_refused(
     assert all(f"names the file {read!r} to StreamFlow" in one for one in problems)
 
 
+def test_an_escaped_name_that_streamflow_misreads_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x%41").touch()
+    value: JSON = {"class": "File", "location": "x%2541"}
+    document = Document(str(tmp_path / "job.yml"), {"f": value}, {("f",): 1})
+    (problem,) = missing_files(document, value, ("f",))
+    assert "'x%41' names the file 'xA' to StreamFlow" in str(problem)
+
+
 def test_a_temporary_folder_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/my tmp")
     assert found() == [

@@ -114,19 +114,20 @@ def missing_files(
         if "://" in file and not file.startswith("file://"):
             continue
         plain = file.removeprefix("file://")
-        names = (document.folder / plain, document.folder / unquote(plain))
-        if (others := _misread(plain)) and names[0].exists():
-            what = f"{plain!r} names the file {others!r} to StreamFlow"
+        names = [plain, unquote(plain)]
+        name = next((n for n in names if (document.folder / n).exists()), None)
+        if name is not None and (read := _misread(name)):
+            what = f"{name!r} names the file {read!r} to StreamFlow"
             right = "rename it; it may have neither % nor tabs or line breaks"
             yield document.problem(where, what, right)
             continue
-        if _SCHEME.match(plain) and names[0].exists():
+        if _SCHEME.match(plain) and name == plain:
             what = f"StreamFlow takes {plain!r} for a URL, since it begins as one"
             yield document.problem(where, what, f"write ./{plain}")
             continue
-        path = next((p for p in names if p.exists()), None)
-        if path is None:
-            right = near_file(names[0]) or "a relative path starts at this file"
+        path = document.folder / (name or plain)
+        if name is None:
+            right = near_file(path) or "a relative path starts at this file"
             yield document.problem(where, f"{file}: no such file", right)
         elif path.is_dir() != (kind == "Directory"):
             other = "Directory" if path.is_dir() else "File"
