@@ -12,6 +12,7 @@ step writes. :func:`install` replaces functions and methods of StreamFlow for th
 - Fields of a record without a name have wrong names if the tool is embedded in its step.
 - The items of a list are not quoted on a command line.
 - A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
+- A command's standard error also goes into the file of its standard output.
 - The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
   which later steps run once more, and which may be the workflow's result.
 - If a step of an inner workflow has a default, and no input with a source and without
@@ -47,6 +48,7 @@ from streamflow.core.workflow import (
 )
 from streamflow.cwl import main, translator
 from streamflow.cwl.combinator import ListMergeCombinator
+from streamflow.cwl.command import CWLCommand
 from streamflow.cwl.transformer import ForwardTransformer
 from streamflow.cwl.translator import CWLTranslator
 from streamflow.cwl.utils import get_name
@@ -311,7 +313,18 @@ def create_command(
         name: SPECIAL.sub(r"\\\g<0>", value)
         for name, value in (environment or {}).items()
     }
-    return _create_command(class_name, command, quoted, *args, **options)
+    return _write_command(class_name, command, quoted, *args, **options)
+
+
+def _create_command(
+    cwl_element: cwl_utils.parser.CommandLineTool, *args: Any, **options: Any
+) -> CWLCommand:
+    """Create a command whose standard error is in no file unless the tool says so."""
+    command = _create_tool_command(cwl_element, *args, **options)
+    if command.stdout is not None and command.stderr is None:
+        # Connectors capture this stream, for messages.
+        command.stderr = asyncio.subprocess.STDOUT  # type: ignore[assignment]
+    return command
 
 
 class NestedListCombinator(ListMergeCombinator):
@@ -389,7 +402,8 @@ def _create_nested_size_tag(
 _sizes_of_scatters = WeakKeyDictionary[
     Workflow, dict[tuple[str, ...], MutableSequence[Port]]
 ]()
-_create_command = utils.create_command
+_create_tool_command = translator._create_command
+_write_command = utils.create_command
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
 _get_processor = translator._get_command_token_processor_from_input
@@ -400,6 +414,7 @@ _translate_element = CWLTranslator._recursive_translate
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (utils, create_command),
     (ListMergeCombinator, combine),
+    (translator, _create_command),
     (translator, _create_list_merger),
     (translator, _create_nested_size_tag),
     (translator, _get_command_token_processor_from_input),

@@ -459,6 +459,32 @@ def test_a_variable_has_its_value_as_it_is(project: Project) -> None:
     _compare(project)
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_standard_error_is_not_in_the_file_of_the_output(
+    project: Project, has_file: bool
+) -> None:
+    binding: JSON = {
+        "glob": "out.txt",
+        "loadContents": True,
+        "outputEval": "$(self[0].contents)",
+    }
+    tool: dict[str, JSON] = {
+        "class": "CommandLineTool",
+        "requirements": {"InlineJavascriptRequirement": {}},
+        "baseCommand": ["sh", "-c", "echo warning >&2; echo result"],
+        "inputs": {},
+        "outputs": {"out": {"type": "string", "outputBinding": binding}},
+        "stdout": "out.txt",
+    }
+    if has_file:
+        tool["stderr"] = "errors.txt"
+    project.document = {
+        "steps": {"s": {"run": tool, "in": {}, "out": ["out"]}},
+        "outputs": {"out": {"type": "string", "outputSource": "s/out"}},
+    }
+    _compare(project)
+
+
 def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
     twice: JSON = ["s/a", "s/b", "s/a"]
     project.document = {
