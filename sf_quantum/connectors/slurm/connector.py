@@ -169,7 +169,6 @@ class SlurmConnector(InvokedConnector, Stock):
             if service.qpu:
                 use = await self._qpus.lend(queue, name, service.qpu)
                 line = use.command(await queue.argument(line))
-            same = invocation.stderr == invocation.stdout
             job = StepJob(
                 name=name,
                 service=service,
@@ -177,7 +176,7 @@ class SlurmConnector(InvokedConnector, Stock):
                 workdir=invocation.workdir,
                 stdin=_file(invocation.stdin),
                 stdout=_file(invocation.stdout),
-                stderr=None if same else _file(invocation.stderr),
+                stderr=_file(invocation.stderr),
                 seconds=invocation.timeout,
             )
             run = await self._strategy(queue, job)
@@ -341,7 +340,11 @@ class SlurmConnector(InvokedConnector, Stock):
 
 
 def _line(invocation: Invocation) -> str:
-    """The command of a job, with its environment and work directory, for the shell."""
+    """The command of a job, with its environment, work directory and files, for the shell.
+
+    Slurm, ``sfq lease`` and the template of the service run this line. Their own messages are
+    in none of the tool's files, since the line itself redirects the streams.
+    """
     exports = [
         f"export {key}={shlex.quote(value)} &&"
         for variables in (invocation.location.environment, invocation.environment or {})
@@ -349,9 +352,22 @@ def _line(invocation: Invocation) -> str:
     ]
     words = [*exports, *invocation.command]
     folder = f"cd {invocation.workdir} && " if invocation.workdir else ""
-    # Slurm, or the script of a step, redirects streams that are not merged
-    merged = " 2>&1" if invocation.stderr == invocation.stdout else ""
-    return f"{folder}{' '.join(words)}{merged}"
+    stdout, stderr = _file(invocation.stdout), _file(invocation.stderr)
+    streams = f" {_redirection(stdout)}" if stdout else ""
+    if invocation.stderr == invocation.stdout:
+        streams += " 2>&1"
+    elif stderr:
+        streams += f" {_redirection(stderr, '2')}"
+    return f"{folder}{' '.join(words)}{streams}"
+
+
+def _redirection(file: str, descriptor: str = "") -> str:
+    """Redirect a stream to a file, which is first emptied, and then only appended to.
+
+    Slurm does the same: the tasks of an array share the file.
+    """
+    name = shlex.quote(file)
+    return f"{descriptor}>{name} {descriptor}>>{name}"
 
 
 @contextmanager

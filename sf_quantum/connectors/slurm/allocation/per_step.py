@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.quantum.running_steps import quantum_steps
@@ -45,18 +44,15 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         note=sbatch_options.note(job.service),
         clusters=job.service.clusters,
     )
-    starting = None
+    starting, errors = None, ""
     if job.service.quantum:
         quantum_steps.submitted(job.name, queue.deployment, batch_job.slurm_job)
         starting = asyncio.create_task(_report_start(batch_job, job.name))
     try:
         if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
             output = await queue.controller.files(batch_job.slurm_job, "StdOut")
-        if scripts.has_option(job.body, "-e", "--error") and job.stderr is None:
-            # The file has errors of the template's own lines; errors of the command are
-            # merged with its output.
+        if scripts.has_option(job.body, "-e", "--error"):
             errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
-            job = replace(job, stderr=f"{job.stdout or output}\n{errors}")
         # neither wait() nor shield() cancels a future, which would count as the job's end
         if hints.of(job.name).has_alternative:
             either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
@@ -78,7 +74,7 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     usage.record(job.name, requested, outcome)
     # the mark only has the size of the default output file
     mark = batch_job.mark if output == own_output else None
-    return await read_result(login, job, outcome, output, mark)
+    return await read_result(login, job, outcome, output, mark, errors)
 
 
 async def _report_start(batch_job: BatchJob, job: str) -> None:
@@ -100,9 +96,9 @@ def _script(queue: SlurmQueue, batch_job: BatchJob, job: StepJob) -> str:
 
 
 def _options(job: StepJob, output: str) -> JobOptions:
-    files = {"input": job.stdin, "output": job.stdout, "error": job.stderr}
-    if job.stdout is None and not scripts.has_option(job.body, "-o", "--output"):
-        files["output"] = output
+    files = {"input": job.stdin, "output": output}
+    if job.stdout is None and scripts.has_option(job.body, "-o", "--output"):
+        files["output"] = None
     # A doubled % keeps sbatch(1) from replacing patterns in the names of files.
     options = {name: file.replace("%", "%%") for name, file in files.items() if file}
     if job.workdir:

@@ -114,14 +114,12 @@ cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0
             raise AllocationGone
 
     def _srun(self) -> str:
-        output = self._job.stdout or self.path("out")
-        errors = shlex.quote(self._job.stderr) if self._job.stderr else "&1"
         body = scripts.step(
             self._login.spool,
             self.key,
             self._job.body,
             streams=f"<{shlex.quote(self._job.stdin or '/dev/null')} "
-            f">{shlex.quote(output)} 2>{errors}",
+            f">{shlex.quote(self.path('out'))} 2>&1",
             holder=self._leader.key,
             group=self._own.group,
             seconds=self._job.seconds,

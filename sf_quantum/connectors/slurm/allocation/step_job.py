@@ -23,9 +23,9 @@ LAST_BYTES = 8192
 class StepJob:
     """A job of the workflow.
 
-    :param body: the job script
-    :param stdout: a file, or None to return the output
-    :param stderr: a file, or None for the file of ``stdout``
+    :param body: the job script, which redirects the command's output to its files
+    :param stdout: the file of the command's standard output, or None to return the output
+    :param stderr: the file of its standard error, or None to return the errors
     :param seconds: the time limit, None for the time limit of the service
     """
 
@@ -66,27 +66,48 @@ async def read_result(
     outcome: JobOutcome,
     output: str,
     mark: JobMark | None,
+    errors: str = "",
 ) -> JobOutcome:
-    """Add the output of a job to its outcome.
+    """Add to the outcome of a job what the job script has printed.
 
-    :param output: the output files, one per line
+    :param output: the script's output files, one per line
     :param mark: the job's mark, which shows whether the output is empty
+    :param errors: the script's files for standard error, if they are not those of its output
     :raises WorkflowExecutionException: if the output cannot be read
     """
     if outcome.good:
-        if job.stdout is not None or (mark is not None and mark.output_bytes == 0):
+        if mark is not None and mark.output_bytes == 0:
             return outcome
-        return replace(outcome, output=await login.read(f"cat {_quoted(output)}"))
-    errors = job.stderr or job.stdout
-    file = _quoted(errors or output)
-    folder = f"cd {shlex.quote(job.workdir)} && " if job.workdir and errors else ""
-    tail = f"{folder}tail -q -c {LAST_BYTES} {file} 2>/dev/null | tail -n {LAST_LINES}"
+        try:
+            text = await login.read(f"cat {_quoted(output)}")
+        except WorkflowExecutionException:
+            if job.stdout is None:
+                raise
+            return outcome  # the result is in the file, without what else was printed
+        return replace(outcome, output=text)
     try:
-        last = await login.read(tail)
+        # The messages of sfq lease and of Slurm precede those of the command.
+        last = await _last_lines(login, job, f"{output}\n{errors}", job.stderr or "")
+        last = last or await _last_lines(login, job, job.stdout or "")
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
     except WorkflowExecutionException:
         lines = "; its output cannot be read"
     return replace(outcome, output=f"{outcome.sentence()}{lines}")
+
+
+async def _last_lines(login: LoginNode, job: StepJob, *groups: str) -> str:
+    """Read the last lines of each group of files; an empty group has none."""
+    tails = [
+        # sed ends the last line, so that the next group begins a new one
+        f"tail -q -c {LAST_BYTES} {_quoted(files)} 2>/dev/null | tail -n {LAST_LINES} | "
+        "sed '$a\\'"
+        for files in groups
+        if files
+    ]
+    if not tails:
+        return ""
+    folder = f"cd {shlex.quote(job.workdir)} 2>/dev/null; " if job.workdir else ""
+    return await login.read(f"{folder}{'; '.join(tails)}")
 
 
 def _quoted(files: str) -> str:

@@ -88,7 +88,6 @@ _PROPERTIES = {
     "chdir": "current_working_directory",
     "input": "standard_input",
     "output": "standard_output",
-    "error": "standard_error",
 }
 _FLAGS: dict[str, dict[str, JSON]] = {
     "requeue": {"requeue": True},

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from sf_quantum.files import JSON
+from sf_quantum.files import JSON, mapping
 from tests.lab import Lab
 from tests.support import lab_site
 from tests.support.folders import EXAMPLES, ROOT
@@ -21,7 +24,8 @@ from tests.support.forking import Command
 from tests.support.journals import collect, progress
 from tests.support.lab_conf import Options
 from tests.support.service_process import QpuService
-from tests.support.waiting import SECONDS
+from tests.support.slurm_jobs import cluster
+from tests.support.waiting import SECONDS, until_async
 
 if TYPE_CHECKING:
     from tests.conftest import StartLab
@@ -36,6 +40,19 @@ OFFLOADING = EXAMPLES / "quantum-offloading"
 MEET = """
 touch {folder}/here-$1
 while [ $(ls {folder}/here-* | wc -l) -lt {number} ]; do sleep 0.05; done"""
+
+# A tool's streams, and what it writes to them.
+STREAMS: dict[str, dict[str, JSON]] = {
+    "alone": {"stdout": "f"},
+    "apart": {"stdout": "f", "stderr": "g"},
+    "together": {"stdout": "f", "stderr": "f"},
+}
+SOLVE = "sfq solve --problem {folder}/problem.json --output out --reads 5"
+BOTH_STREAMS = f"""
+{SOLVE} >/dev/null 2>&1
+echo warning >&2
+echo result"""
+WAITING = b"sfq lease: waiting for a lease of QPU"
 
 
 @pytest.fixture
@@ -224,6 +241,97 @@ def test_a_job_that_never_used_its_lease_fails(site: Site, service: QpuService) 
     assert site.run() != 0
     assert "Job /idle/0 succeeded but never used QPU a" in site.project.log
     assert service.held() == []
+
+
+def test_the_messages_of_a_lease_are_in_no_file_of_a_tool(
+    site: Site, service: QpuService, until: Until
+) -> None:
+    elastic: JSON = {"strategy": "elastic", "max": 3, "idle": 30}
+    site.deploy(
+        {
+            "job": _quantum(),
+            "kept": _quantum(allocation=elastic),
+            "nodes": {"partition": "compute"},
+        }
+    )
+    project = site.project
+    wraps: JSON = {"deployment": "cluster", "service": "nodes"}
+    project.deployment("rest", "sfq.rest", wraps=wraps, url=service.url)
+    places = ("host", "cluster/job", "cluster/kept", "rest")
+    outputs: dict[str, JSON] = {}
+    for kind, streams in STREAMS.items():
+        for place in places:
+            name = f"{kind}-{place.rpartition('/')[2]}"
+            project.step(name, BOTH_STREAMS.format(folder=project.folder), place)
+            tool = mapping(mapping(project.steps[name])["run"])
+            tool |= {**streams, "requirements": {"InlineJavascriptRequirement": {}}}
+            tool["outputs"] = {key: _contents(file) for key, file in streams.items()}
+            mapping(project.steps[name])["out"] = [*streams]
+            for key in streams:
+                source = f"{name}/{key}"
+                outputs[f"{name}-{key}"] = {"type": "string", "outputSource": source}
+    project.document["outputs"] = outputs
+    leases = [service.lease() for _ in range(10)]
+    driver = project.start()
+    until(lambda: _waiting_jobs(project.folder) == 2 * len(STREAMS), "waiting jobs")
+    for lease in leases:
+        service.release(lease)
+    assert driver.wait(timeout=SECONDS) == 0, project.log[-3000:]
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    written, _ = json.JSONDecoder().raw_decode(end)
+    for kind, streams in STREAMS.items():
+        for key in streams:
+            found = {written[f"{kind}-{p.rpartition('/')[2]}-{key}"] for p in places}
+            assert found == {written[f"{kind}-host-{key}"]}
+    assert written["alone-host-stdout"] == "result\n"
+    assert "sfq lease: waiting for a lease of QPU" in project.log
+
+
+async def test_the_message_of_a_failure_has_the_errors_of_its_lease(
+    lab: Lab, service: QpuService, tmp_path: Path
+) -> None:
+    _define(tmp_path / "qrmi_config.json", a=service.url)
+    leases = [service.lease() for _ in range(10)]
+    services: dict[str, JSON] = {"q": _quantum()}
+    async with cluster(
+        lab, tmp_path, services=services, qrmiConfig="qrmi_config.json"
+    ) as jobs:
+        ends = asyncio.create_task(
+            jobs.run(
+                "sh -c 'echo result; echo bad >&2; exit 3'",
+                "q",
+                name="bad",
+                stdout="f",
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        )
+        await until_async(lambda: _waiting_jobs(tmp_path) == 1, "a waiting job")
+        for lease in leases:
+            service.release(lease)
+        text, code = await ends
+    assert code == 3
+    _, _, last = text.partition("its last lines:\n")
+    assert re.fullmatch(r"sfq lease: waiting for a lease of QPU .*\nbad", last)
+    assert (tmp_path / "work/bad/f").read_text() == "result\n"
+
+
+def _contents(file: JSON) -> JSON:
+    """An output parameter with what a file contains."""
+    binding: JSON = {
+        "glob": file,
+        "loadContents": True,
+        "outputEval": "$(self[0].contents)",
+    }
+    return {"type": "string", "outputBinding": binding}
+
+
+def _waiting_jobs(folder: Path) -> int:
+    """The jobs whose `sfq lease` has printed, into some file, that it waits."""
+    count = 0
+    for path in (folder / "work").rglob("*"):
+        with suppress(OSError):  # it has been removed
+            count += path.is_file() and WAITING in path.read_bytes()
+    return count
 
 
 def test_no_node_is_asked_for_while_the_qpu_is_offline(

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
@@ -471,6 +471,66 @@ async def test_errors_and_time_limits_of_a_tool(
     assert re.search(end, polite_.result())
     assert re.search(end, array.result())
     assert early.result() == ("early", 0)
+
+
+@pytest.mark.parametrize("allocation", ["per-step", "elastic"])
+async def test_a_file_has_only_what_its_tool_writes_there(
+    lab: Lab, tmp_path: Path, allocation: str
+) -> None:
+    for name, directive in (("plain", ""), ("own", "#SBATCH --error=err-%j\n")):
+        (tmp_path / f"{name}.sh").write_text(
+            f"#!/bin/sh\n{directive}echo banner\necho module >&2\n"
+            "{{streamflow_command}}\n"
+        )
+    services: dict[str, JSON] = {
+        "plain": {"file": "plain.sh"},
+        "own": {"file": "own.sh", "allocation": "per-step"},
+        "list": {"array": "1-2", "allocation": "per-step"},
+    }
+    both = "sh -c 'echo result; echo warning >&2; exit {}'"
+    silent = "sh -c 'echo result; exit 3'"
+    alone: dict[str, Any] = {"stdout": "f", "stderr": asyncio.subprocess.STDOUT}
+    async with (
+        cluster(lab, tmp_path, allocation=allocation, services=services) as jobs,
+        asyncio.TaskGroup() as group,
+    ):
+
+        def start(
+            name: str, service: str, code: int = 0, command: str = both, **streams: Any
+        ) -> asyncio.Task[tuple[str, int]]:
+            streams = streams or alone
+            return group.create_task(
+                jobs.run(command.format(code), service, name=name, **streams)
+            )
+
+        good = start("good", "plain")
+        bad = start("bad", "plain", 3)
+        apart = start("apart", "plain", 3, stdout="f", stderr="g")
+        together = start("together", "plain", 3, stdout="f", stderr="f")
+        own = start("own", "own", 3)
+        array = start("array", "list", 3)
+        wordless = start("wordless", "list", command=silent)
+    folder = tmp_path / "work"
+    for name in ("good", "bad", "apart", "own"):
+        assert (folder / name / "f").read_text() == "result\n", name
+    for name in ("array", "wordless"):  # one of two tasks may have emptied the file
+        assert {*(folder / name / "f").read_text().splitlines()} == {"result"}, name
+    assert (folder / "apart/g").read_text() == "warning\n"
+    assert (folder / "together/f").read_text() == "result\nwarning\n"
+    assert good.result() == ("banner\nmodule\nwarning", 0)
+    messages = {
+        "banner\nmodule\nwarning": [bad, apart, own],
+        "banner\nmodule\nresult\nwarning": [together],
+    }
+    for lines, tasks in messages.items():
+        for task in tasks:
+            text, code = task.result()
+            assert (code, text.partition("its last lines:\n")[2]) == (3, lines)
+    # The tool without a word on standard error may have told its trouble in its output.
+    for task, line in ((array, "warning"), (wordless, "result")):
+        text, code = task.result()
+        _, _, last = text.partition("its last lines:\n")
+        assert (code, {*last.splitlines()}) == (3, {line})
 
 
 async def _error(running: Awaitable[tuple[str, int]]) -> str:
