@@ -22,6 +22,10 @@ class ExitCodes:
     success: Collection[int] = ()
     failure: Collection[int] = ()
 
+    def is_success(self, status: int | None) -> bool:
+        """Whether an exit status is a success; ``None`` is no status."""
+        return status not in self.failure and status in (0, *self.success)
+
 
 _OF_CWL = ExitCodes()
 _codes: ContextVar[ExitCodes] = ContextVar("exit codes", default=_OF_CWL)
@@ -37,7 +41,11 @@ def of_job(codes: ExitCodes) -> Iterator[None]:
         _codes.reset(token)
 
 
+def current() -> ExitCodes:
+    """The exit codes that apply to the job of this task."""
+    return _codes.get()
+
+
 def is_success(status: int | None) -> bool:
     """Whether the job of this task succeeds with an exit status; ``None`` is no status."""
-    codes = _codes.get()
-    return status not in codes.failure and status in (0, *codes.success)
+    return current().is_success(status)

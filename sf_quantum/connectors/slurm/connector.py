@@ -25,7 +25,7 @@ from streamflow.deployment.connector.queue_manager import SlurmConnector as Stoc
 from streamflow.deployment.wrapper import get_inner_location
 
 from sf_quantum import journal
-from sf_quantum.connectors import guardian, hints
+from sf_quantum.connectors import exit_codes, guardian, hints
 from sf_quantum.connectors.quantum.running_steps import quantum_steps
 from sf_quantum.connectors.slurm import definitions, partition, refusals, scripts
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
@@ -192,7 +192,8 @@ class SlurmConnector(InvokedConnector, Stock):
                         raise refusals.FinalRefusal(str(explained)) from None
                     raise explained from None
             if use is not None:
-                await self._qpus.settle(queue, use, good=outcome.good)
+                good = outcome.is_success(exit_codes.current())
+                await self._qpus.settle(queue, use, good=good)
             if outcome.good:
                 return outcome.output, 0
             message = f"Job {name}: {outcome.output}"

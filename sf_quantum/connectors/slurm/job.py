@@ -44,6 +44,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TypeVar
 
+from sf_quantum.connectors import exit_codes
 from sf_quantum.connectors.slurm.node_usage import NodeUsage
 from sf_quantum.connectors.slurm.refusals import is_refusal
 from sf_quantum.connectors.slurm.scripts import JobMark
@@ -138,6 +139,8 @@ class BatchJob:
         self.array = array
         self.group = group
         self.usage = usage
+        #: of the tool whose job this is
+        self.exit_codes = exit_codes.current()
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
@@ -158,8 +161,8 @@ class BatchJob:
         self._denials = 0
         # the state in the latest answer of scontrol, empty if there was none
         self._shown = ""
-        # First failure of a task of an array, which Slurm may forget before the last
-        # task ends.
+        # The worst end of a task of an array that was not good. Slurm may forget it before
+        # the last task ends.
         self._failed_task: JobOutcome | None = None
         # ids of submissions that have succeeded
         self._well: set[str] = set()
@@ -240,11 +243,13 @@ class BatchJob:
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
-        if self.array and self._failed_task is None:
+        if self.array:
             ended = (JobOutcome.of_row(row) for row in rows if row.over)
-            self._failed_task = next(
-                (one for one in ended if one and not one.good), None
-            )
+            failed = [
+                one for one in (self._failed_task, *ended) if one and not one.good
+            ]
+            if failed:
+                self._failed_task = answers.worst(failed, self.exit_codes)
         # a controller that has just started may not list the job yet
         if all(row.over for row in rows) and (rows or self._denials >= DENIALS):
             self.state = BatchJobState.ENDING
@@ -256,7 +261,7 @@ class BatchJob:
     def process_records(self, records: list[JobOutcome]) -> JobOutcome | None:
         """Return the outcome in the answer of ``scontrol``; None if the job has not ended."""
         # the script of a heterogeneous job runs in the first component
-        outcome = answers.worst(records) if self.array else records[0]
+        outcome = answers.worst(records, self.exit_codes) if self.array else records[0]
         self._shown = outcome.state
         if all(one.state in states.ENDED for one in records):
             return outcome
@@ -337,8 +342,8 @@ class BatchJob:
             if self.state is BatchJobState.ENDING:
                 self.state = self._before
             return
-        if outcome.good and self._failed_task is not None:
-            outcome = self._failed_task
+        if self._failed_task is not None:
+            outcome = answers.worst([outcome, self._failed_task], self.exit_codes)
         if ids.number(outcome.slurm_job) == ids.number(self.slurm_job):
             # Slurm's record of a federated job does not name the cluster.
             outcome = replace(outcome, slurm_job=self.slurm_job)

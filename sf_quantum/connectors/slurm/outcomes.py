@@ -156,7 +156,7 @@ class Outcomes:
             if job.slurm_job != queried_id:
                 return None
             if outcomes:
-                return await self._confirm(job, answers.worst(outcomes))
+                return await self._confirm(job, answers.worst(outcomes, job.exit_codes))
             # A slow file system may show the mark late.
             await asyncio.sleep(self._interval)
         reason = EndReason.FORGOTTEN if was_recorded else EndReason.UNRECORDED

@@ -24,7 +24,7 @@ from streamflow.core.exception import (
 )
 
 from sf_quantum import backoff, journal
-from sf_quantum.connectors import hints
+from sf_quantum.connectors import exit_codes, hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.quantum import job_marks, qpu_jobs
 from sf_quantum.connectors.quantum.leases import (
@@ -291,9 +291,9 @@ class ServiceQpus:
     async def settle(self, queue: SlurmQueue, use: QpuUse, *, good: bool) -> None:
         """Write a job's QPU jobs into the journal.
 
-        :param good: whether the job succeeded
-        :raises WorkflowExecutionException: if the job succeeded, but did not use its QPU, or
-            this is unknown
+        :param good: whether the job's exit status is a success
+        :raises WorkflowExecutionException: if it is, but the job did not use its QPU, or this
+            is unknown
         :raises LeaseRefused: if the job failed because a QPU refused its user
         :raises LeaseFailure: instead, if the job has another target
         """
@@ -310,14 +310,23 @@ class ServiceQpus:
         except InputError as error:
             runs = []
             self._warnings.warn(f"Job {use.job}: {error}")
-        if not good and any(run.waited_out for run in runs):
-            hints.wait_out(use.job)
+        waited_out = any(run.waited_out for run in runs)
         refusal = next(filter(None, (run.refusal for run in runs)), None)
-        if refusal and not good:
+        succeeded = [run for run in runs if _is_success(run)]
+        # The status of `sfq lease` without a lease may be among the codes of a success.
+        lacks_lease = not succeeded and (waited_out or refusal is not None)
+        if waited_out and (lacks_lease or not good):
+            hints.wait_out(use.job)
+        if refusal and (lacks_lease or not good):
             kind = LeaseFailure if use.hints.has_alternative else LeaseRefused
             raise kind(f"Job {use.job} got no lease, or lost it: {refusal}")
+        if good and lacks_lease:
+            names = ", ".join(use.qpus)
+            raise WorkflowExecutionException(
+                f"Job {use.job} got no lease of QPU {names} in time"
+            )
         if good:
-            _check_used(use, [run for run in runs if run.status == 0])
+            _check_used(use, succeeded)
 
     def _record_own_jobs(self, use: QpuUse, run: CommandRun) -> CommandRun:
         """Select the QPU jobs of this job, and write new QPU jobs into the journal."""
@@ -467,6 +476,11 @@ def _read_states(text: str) -> list[_QpuState] | None:
                     for qpu in map(mapping, qpus)
                 ]
     return None
+
+
+def _is_success(run: CommandRun) -> bool:
+    has_run = run.refusal is None and not run.waited_out
+    return has_run and exit_codes.is_success(run.status)
 
 
 def _check_used(use: QpuUse, runs: Sequence[CommandRun]) -> None:

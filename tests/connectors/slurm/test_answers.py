@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.connectors.slurm.transport.answers import EndReason, JobOutcome
 from sf_quantum.slurm import squeue
@@ -97,8 +98,13 @@ def test_the_accounting() -> None:
 
 def test_the_first_failure_of_an_array_counts() -> None:
     good, bad = JobOutcome("1", "COMPLETED"), JobOutcome("1", "TIMEOUT")
-    assert answers.worst([good, bad, good]) is bad
-    assert answers.worst([good, good]) is good
+    assert answers.worst([good, bad, good], ExitCodes()) is bad
+    assert answers.worst([good, good], ExitCodes()) is good
+    coded, wrong = (JobOutcome("1", "FAILED", exit_code=code) for code in (3, 4))
+    assert answers.worst([coded, wrong], ExitCodes()) is coded
+    assert answers.worst([good, coded, wrong], ExitCodes(success=[3])) is wrong
+    assert answers.worst([good, coded], ExitCodes(success=[3])) is coded
+    assert answers.worst([coded, bad], ExitCodes(success=[0, 3])) is bad
 
 
 def test_a_later_run() -> None:

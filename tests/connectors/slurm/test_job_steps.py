@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sf_quantum.connectors import exit_codes
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.connectors.slurm.job import (
     DENIALS,
     LONG_SECONDS,
@@ -268,6 +270,16 @@ async def test_a_task_of_an_array_has_failed_even_if_slurm_forgets_it() -> None:
     job.concluded(JobOutcome("8", "COMPLETED"))
     assert job.ended.result().exit_code == 3
     assert job.ended.result().state == "FAILED"
+
+
+async def test_a_success_code_of_a_task_does_not_hide_the_failure_of_another() -> None:
+    with exit_codes.of_job(ExitCodes(success=[3])):
+        job = batch_job(array=True)
+    job.listed([replace(row("FAILED"), status=3 << 8), row()])
+    job.listed([replace(row("FAILED"), status=4 << 8), row()])
+    job.listed([row("COMPLETED")])
+    job.concluded(JobOutcome("8", "FAILED", exit_code=3))
+    assert job.ended.result().exit_code == 4
 
 
 async def test_an_array_of_two_submissions_ends_with_both() -> None:

@@ -28,7 +28,8 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
-from sf_quantum.connectors import hints
+from sf_quantum.connectors import exit_codes, hints
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.quantum.leases import LeaseFailure, LeasePool, LeaseRefused
 from sf_quantum.connectors.slurm import quantum
@@ -173,6 +174,34 @@ async def test_job_without_a_lease_in_time_is_waited_out(
         assert hints.of(use.job).waited_out == waited_out
     finally:
         hints.discard(use.job)
+
+
+async def test_a_success_code_does_not_replace_a_lease_or_its_use(site: Site) -> None:
+    qpus, use = site.quantum(None, "a"), site.use("/coded/0")
+    used = [account.LeaseUsage("a", [JOB])]
+    with exit_codes.of_job(ExitCodes(success=[2, 3, 75])):
+        site.left(use, account.CommandRun(3, used))
+        await qpus.settle(site.queue, use, good=True)
+        site.left(use, account.CommandRun(3, [account.LeaseUsage("a", [])]))
+        with pytest.raises(WorkflowExecutionException, match="never used QPU a"):
+            await qpus.settle(site.queue, use, good=True)
+        site.left(use, account.CommandRun(2, [], refusal="token revoked"))
+        with pytest.raises(LeaseRefused, match="got no lease"):
+            await qpus.settle(site.queue, use, good=True)
+        late = account.CommandRun(75, [], waited_out=True)
+        hints.put(use.job, JobHints(wait_seconds=5.0))
+        try:
+            site.left(use, late)
+            with pytest.raises(
+                WorkflowExecutionException, match="no lease of QPU a in"
+            ):
+                await qpus.settle(site.queue, use, good=True)
+            assert hints.of(use.job).waited_out
+        finally:
+            hints.discard(use.job)
+        # another run of the same Slurm job got its lease
+        site.left(use, late, account.CommandRun(3, used))
+        await qpus.settle(site.queue, use, good=True)
 
 
 def test_a_command_runs_under_leases_of_its_own(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from streamflow.core.utils import get_job_step_name
 from streamflow.log_handler import logger
 
-from sf_quantum.connectors import hints
+from sf_quantum.connectors import exit_codes, hints
 from sf_quantum.connectors.slurm.allocation.nodes_wait import NodesWait
 from sf_quantum.connectors.slurm.allocation.per_step import run_alone
 from sf_quantum.connectors.slurm.allocation.slurm_allocation import SlurmAllocation
@@ -74,7 +74,7 @@ class Reserved:
                 continue
             finally:
                 self._end(job)
-            if outcome.good:
+            if outcome.is_success(exit_codes.current()):
                 if get_job_step_name(job.name) == self._settings.release_after:
                     self._jobs_before_release -= 1
                 if self._jobs_before_release <= 0:

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.connectors.slurm.scripts import UNKNOWN, JobMark
 from sf_quantum.slurm import accounting, ids, records, squeue
 from sf_quantum.slurm.accounting import AccountingRow
@@ -125,6 +126,10 @@ class JobOutcome:
     def plain(self) -> bool:
         """Whether the script ended by itself, so that its exit code is the whole result."""
         return self.state in ("COMPLETED", "FAILED") and self.signal == 0
+
+    def is_success(self, codes: ExitCodes) -> bool:
+        """Whether the job has succeeded by the exit codes of its tool."""
+        return self.plain and codes.is_success(self.exit_code)
 
     def is_later_run(self, ended: float | None) -> bool:
         """Whether this outcome is of a run after the one that ended at ``ended``."""
@@ -287,6 +292,9 @@ def is_forgotten(text: str) -> bool:
     return "Invalid job id" in text
 
 
-def worst(outcomes: list[JobOutcome]) -> JobOutcome:
-    """The outcome of an array: the first failure, if there is one."""
-    return next((one for one in outcomes if not one.good), outcomes[0])
+def worst(outcomes: list[JobOutcome], codes: ExitCodes) -> JobOutcome:
+    """The outcome of an array: the first failure, or the first that is not :attr:`good`.
+
+    :param codes: exit codes of the tool, by which an outcome that is not good may be a success
+    """
+    return min(outcomes, key=lambda one: (one.is_success(codes), one.good))

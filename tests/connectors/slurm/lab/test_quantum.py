@@ -243,6 +243,17 @@ def test_a_job_that_never_used_its_lease_fails(site: Site, service: QpuService) 
     assert service.held() == []
 
 
+def test_a_job_with_a_success_code_fails_unless_it_used_its_qpu(site: Site) -> None:
+    site.deploy({"q": _quantum()})
+    for name, script in (("solve", SOLVE), ("idle", "")):
+        script = script.format(folder=site.project.folder)
+        site.step(name, "q", f"{script}\nexit 3")
+        mapping(mapping(site.project.steps[name])["run"])["successCodes"] = [3]
+        assert (site.run() == 0) == (name == "solve"), site.project.log[-3000:]
+    assert "Job /idle/0 succeeded but never used QPU a" in site.project.log
+    assert site.project.jobs("idle", "completed") == []
+
+
 def test_the_messages_of_a_lease_are_in_no_file_of_a_tool(
     site: Site, service: QpuService, until: Until
 ) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowDefinitionException
 
+from sf_quantum.connectors import exit_codes
+from sf_quantum.connectors.exit_codes import ExitCodes
 from sf_quantum.files import JSON
 from tests.conftest import StartLab
 from tests.lab import Lab
@@ -135,6 +137,19 @@ async def test_quantum_nodes_are_given_back_after_a_step(
         assert await held.run(JOB) == first
         assert await held.run(JOB, "qpu", "solve/2") != first
     assert [one.strategy for one in held.held("qpu")] == ["reserved", "per-step"]
+
+
+async def test_a_step_that_ends_with_a_success_code_releases_nodes(
+    lab: Lab, tmp_path: Path
+) -> None:
+    allocation = reserved("node", "qpu", release={"after": "/w/solve"}, idle=60)
+    async with site(lab, tmp_path, allocation) as held:
+        held.cluster.name = "w"
+        with exit_codes.of_job(ExitCodes(success=[3])):
+            _, code = await held.cluster.run("exit 3", "qpu", "solve/0")
+        assert code == 3
+        await held.counts(0, service="qpu")
+        await held.counts(1)
 
 
 async def test_quantum_nodes_are_given_back_when_they_are_idle(
