@@ -105,6 +105,8 @@ def test_the_first_failure_of_an_array_counts() -> None:
     assert answers.worst([good, coded, wrong], ExitCodes(success=[3])) is wrong
     assert answers.worst([good, coded], ExitCodes(success=[3])) is coded
     assert answers.worst([coded, bad], ExitCodes(success=[0, 3])) is bad
+    assert not JobOutcome("1", "FAILED").is_success(ExitCodes())
+    assert not good.is_success(ExitCodes(failure=[0]))
 
 
 def test_a_later_run() -> None:

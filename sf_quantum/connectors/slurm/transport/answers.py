@@ -129,7 +129,9 @@ class JobOutcome:
 
     def is_success(self, codes: ExitCodes) -> bool:
         """Whether the job has succeeded by the exit codes of its tool."""
-        return self.plain and codes.is_success(self.exit_code)
+        # Slurm may report a failure without an exit code.
+        has_status = self.good or (self.plain and self.exit_code != 0)
+        return has_status and codes.is_success(self.exit_code)
 
     def is_later_run(self, ended: float | None) -> bool:
         """Whether this outcome is of a run after the one that ended at ``ended``."""
