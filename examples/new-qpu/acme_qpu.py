@@ -144,7 +144,7 @@ class AcmeQpu(Qpu):
     def acquire_waiting(
         self, job: str | None, *, wait_seconds: float, key: str | None = None
     ) -> str:
-        # whoever asks again, after a lost answer or a crash, gets the same booking
+        # a request that is repeated after a lost reply or a crash gets the same booking
         booking = sha256((key or secrets.token_hex()).encode()).hexdigest()
         answer = self._api.send("PUT", f"/bookings/{booking}", expected=(423, 503))
         if answer.status in (423, 503):
@@ -174,7 +174,7 @@ class AcmeQpu(Qpu):
         return JobSampler(self)
 
     def submit(self, task: Task) -> str:
-        # the QPU service sends the default
+        # the QPU service sends num_sweeps with its default value
         if task.parameters.get("num_sweeps") not in (None, SWEEPS):
             raise InputError("num_sweeps: Acme's machine has no such parameter")
         fields, couplings = ising(task)
