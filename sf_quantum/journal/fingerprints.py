@@ -105,11 +105,13 @@ class CommandDigests:
         path = os.path.expandvars(os.path.expanduser(word))
         path = shutil.which(path) or path
         if path not in self._programs:
-            self._programs[path] = ""
+            found = ""
             with suppress(OSError, ValueError):
                 if os.path.isabs(path) and os.path.isfile(path):
                     # equal interpreters may belong to different environments
-                    self._programs[path] = f"{path} {of_file(path)}"
+                    found = f"{path} {of_file(path)}"
+            # only when it is complete: other steps are digested in other threads
+            self._programs[path] = found
         return self._programs[path]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from sf_quantum.files import JSON
 from sf_quantum.journal.events import Inputs
 from sf_quantum.journal.fingerprints import (
     MOST_FILES,
+    CommandDigests,
     Uncertain,
     of_folder,
     of_inputs,
@@ -161,6 +163,17 @@ async def test_a_program_on_the_path_is_part_of_a_command(
     before = await command(step(base_command=["tool"]))
     tool.write_text("#!/bin/sh\nexit 1\n")
     assert before != await command(step(base_command=["tool"]))
+
+
+async def test_steps_that_start_at_once_see_the_same_program(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.touch()
+    os.truncate(program, 10_000_000)  # it takes a while to read
+    digests, names = CommandDigests(), ("/a", "/b", "/c")
+    for name in names:
+        digests.add(name, step(base_command=[str(program)]))
+    read = await asyncio.gather(*(digests.of(name, Hardware) for name in names))
+    assert len({*read}) == 1
 
 
 async def test_variables_that_a_command_reads_are_part_of_it(
