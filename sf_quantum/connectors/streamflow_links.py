@@ -35,6 +35,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import cwl_utils.parser
+from cwl_utils.types import CWLParameterContext
 from streamflow.core import utils
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
@@ -47,6 +48,7 @@ from streamflow.core.workflow import (
     Workflow,
 )
 from streamflow.cwl import main, translator
+from streamflow.cwl import utils as values
 from streamflow.cwl.combinator import ListMergeCombinator
 from streamflow.cwl.command import CWLCommand
 from streamflow.cwl.transformer import ForwardTransformer
@@ -169,6 +171,20 @@ def _follow_enclosing(
         step.in_ = [*step.in_, added]
 
 
+class Signal(ForwardTransformer):
+    """Passes on that the enclosing workflow runs, without the value of its input.
+
+    A process without inputs depends on no value: its jobs get no copies of files, and their
+    results are reused whatever the value.
+    """
+
+    async def transform(
+        self, inputs: MutableMapping[str, Token]
+    ) -> MutableMapping[str, Token | MutableSequence[Token]]:
+        (token,) = inputs.values()
+        return {self.get_output_name(): Token(None, tag=token.tag, recoverable=True)}
+
+
 def _share(
     ports: MutableMapping[str, Port],
     workflow: CWLWorkflow,
@@ -238,6 +254,10 @@ def _recursive_translate(
         identifier = f"#{options['cwl_name_prefix']}/{ENCLOSING}"
         cwl_element = copy(cwl_element)  # other steps may run it
         cwl_element.inputs = [kind(id=identifier, type_=["null", "Any"])]
+        signal = workflow.create_step(cls=Signal, name=f"{added}-signal")
+        signal.add_input_port(ENCLOSING, self.input_ports[added])
+        self.input_ports[added] = workflow.create_port()
+        signal.add_output_port(ENCLOSING, self.input_ports[added])
     for section in ("inputs", "outputs"):
         for element in getattr(cwl_element, section, None) or ():
             _name_records(element.type_)
@@ -299,6 +319,14 @@ def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
         is_bound = getattr(type_, "inputBinding", None) is not None
         return not is_bound and _is_unquoted(type_.items, named)
     return not isinstance(type_, cwl_utils.parser.RecordSchema)
+
+
+def build_context(
+    inputs: MutableMapping[str, Token], *args: Any, **options: Any
+) -> CWLParameterContext:
+    """Build what an expression reads, without the input that is added."""
+    given = {name: token for name, token in inputs.items() if name != ENCLOSING}
+    return _build_context(given, *args, **options)
 
 
 def create_command(
@@ -402,6 +430,7 @@ def _create_nested_size_tag(
 _sizes_of_scatters = WeakKeyDictionary[
     Workflow, dict[tuple[str, ...], MutableSequence[Port]]
 ]()
+_build_context = values.build_context
 _create_tool_command = translator._create_command
 _write_command = utils.create_command
 _create_merger = translator._create_list_merger
@@ -412,6 +441,7 @@ _translate_element = CWLTranslator._recursive_translate
 
 #: the replacements, each with the class or module of the original
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
+    (values, build_context),
     (utils, create_command),
     (ListMergeCombinator, combine),
     (translator, _create_command),

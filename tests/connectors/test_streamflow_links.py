@@ -17,6 +17,7 @@ from streamflow.cwl.combinator import ListMergeCombinator
 from streamflow.cwl.translator import CWLTranslator
 
 from sf_quantum.files import JSON
+from tests.support import waiting
 from tests.support.candidate_runs import bind
 
 if TYPE_CHECKING:
@@ -428,6 +429,66 @@ def test_a_step_with_defaults_runs_each_time(project: Project, repeated: str) ->
         },
     }
     _compare(project)
+
+
+def test_a_tool_without_inputs_sees_no_input(project: Project) -> None:
+    seen = "${return Object.keys(inputs).length + ' inputs';}"
+    tool = _tool(project) | {
+        "requirements": {"InlineJavascriptRequirement": {}},
+        "arguments": [seen],
+    }
+    when = "$(Object.keys(inputs).length == 0)"
+    inner: dict[str, JSON] = {"a": {"run": tool, "in": {}, "out": ["a"], "when": when}}
+    _scatter_over_files(project, inner)
+    _compare(project)
+
+
+def test_a_tool_without_inputs_is_reused_whatever_the_file(project: Project) -> None:
+    script = (
+        f"cat {project.folder}/work/*/*/a.txt || echo none; echo {{}} >cwl.output.json"
+    )
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-c", script],
+        "inputs": {},
+        "outputs": {"a": "Any?"},
+    }
+    _scatter_over_files(project, {"a": {"run": tool, "in": {}, "out": ["a"]}})
+    project.deployment("host", "local")
+    bind(project, {})
+    assert project.run() == 0, project.log
+    assert "none" in project.log  # no copy of the file
+    (project.folder / "a.txt").write_text("changed")
+    with project.start_checked("--resume") as resumed:
+        assert resumed.wait(waiting.SECONDS) == 0
+    assert len(project.jobs("s/a", "reused")) == 2
+
+
+def _scatter_over_files(project: Project, steps: dict[str, JSON]) -> None:
+    """Run steps with an output ``a`` for each of two files, which they do not use."""
+    files: list[JSON] = []
+    for name in ("a.txt", "b.txt"):
+        (project.folder / name).write_text(name)
+        files.append({"class": "File", "location": name})
+    output: dict[str, JSON] = {"a": {"type": "Any?", "outputSource": "a/a"}}
+    workflow: JSON = {
+        "class": "Workflow",
+        "inputs": {"file": "File"},
+        "steps": {**steps},
+        "outputs": {**output},
+    }
+    step: JSON = {
+        "run": workflow,
+        "in": {"file": "files"},
+        "scatter": "file",
+        "out": ["a"],
+    }
+    project.document = {
+        "requirements": {**FEATURES, "InlineJavascriptRequirement": {}},
+        "inputs": {"files": {"type": "File[]", "default": files}},
+        "steps": {"s": step},
+        "outputs": {"a": {"type": "Any", "outputSource": "s/a"}},
+    }
 
 
 def test_a_variable_has_its_value_as_it_is(project: Project) -> None:
