@@ -333,15 +333,23 @@ def create_command(
     class_name: str,
     command: MutableSequence[str],
     environment: MutableMapping[str, str] | None = None,
-    *args: Any,
-    **options: Any,
+    workdir: str | None = None,
+    stdin: int | str | None = None,
+    stdout: int | str = asyncio.subprocess.STDOUT,
+    stderr: int | str = asyncio.subprocess.STDOUT,
 ) -> str:
-    """Write a command for a shell, which gets the values of variables as they are."""
+    """Write a command for a shell, which gets the values of variables as they are.
+
+    If only its standard output goes to a file, its standard error is its output in place of
+    the former: connectors of this machine do not keep the standard error of a process.
+    """
     quoted = {
         name: SPECIAL.sub(r"\\\g<0>", value)
         for name, value in (environment or {}).items()
     }
-    return _write_command(class_name, command, quoted, *args, **options)
+    if isinstance(stdout, str) and stderr == asyncio.subprocess.STDOUT:
+        command = [*command, "2>&1"]  # before the shell redirects the output
+    return _write_command(class_name, command, quoted, workdir, stdin, stdout, stderr)
 
 
 def _create_command(
@@ -350,7 +358,7 @@ def _create_command(
     """Create a command whose standard error is in no file unless the tool says so."""
     command = _create_tool_command(cwl_element, *args, **options)
     if command.stdout is not None and command.stderr is None:
-        # Connectors capture this stream, for messages.
+        # Connectors return this stream, for messages.
         command.stderr = asyncio.subprocess.STDOUT  # type: ignore[assignment]
     return command
 

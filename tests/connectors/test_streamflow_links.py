@@ -546,6 +546,27 @@ def test_standard_error_is_not_in_the_file_of_the_output(
     _compare(project)
 
 
+def test_why_a_tool_with_a_file_of_its_output_fails(project: Project) -> None:
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", "-c", "echo result; echo why >&2; exit 3"],
+        "inputs": {},
+        "outputs": {},
+        "stdout": "out.txt",
+    }
+    project.document = {
+        "steps": {"s": {"run": tool, "in": {}, "out": []}},
+        "outputs": {},
+    }
+    project.deployment("host", "local")
+    bind(project, {})
+    assert project.run() == 1, project.log
+    reason = str(project.events()[-1]["reason"])
+    assert "failed with exit code 3" in reason
+    assert "why" in reason
+    assert "result" not in reason
+
+
 def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
     twice: JSON = ["s/a", "s/b", "s/a"]
     project.document = {
