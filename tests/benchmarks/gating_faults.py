@@ -506,6 +506,8 @@ class FluxTrial(Trial):
     def __init__(self, instance: FluxInstance, folder: Path, seed: int) -> None:
         super().__init__("flux", folder, seed)
         self._instance = instance
+        # lines of Flux's log on which the operator has acted
+        self._refusals = set[str]()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -522,7 +524,19 @@ class FluxTrial(Trial):
         self._instance.start()
 
     def operate(self) -> None:
-        """Nothing: Flux drains no node, and holds no job by itself."""
+        """Cancel a job that takes Flux's scheduler offline, and load the scheduler again.
+
+        Flux records the resources of a job before the event of their allocation. If the
+        brokers are killed in between, the restarted Flux refuses to allocate resources to
+        the job, and allocates none to other jobs either (flux-core, issue 6059).
+        """
+        log = self._instance.run("dmesg").stdout
+        for line in re.findall("(?m)^.* already allocated$", log):
+            if line not in self._refusals and (job := re.search(r"id=(\S+)", line)):
+                self._refusals.add(line)
+                self.by_operator["job cancelled, scheduler loaded again"] += 1
+                self._instance.run("cancel", job[1])
+                self._instance.run("module", "reload", "sched-simple")
 
     def queued(self) -> set[str] | None:
         listed = self._instance.run("jobs", "--count=0", "-no", "{id.f58plain}")
