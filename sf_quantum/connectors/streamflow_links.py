@@ -37,6 +37,7 @@ from weakref import WeakKeyDictionary
 import cwl_utils.parser
 from cwl_utils.types import CWLParameterContext
 from streamflow.core import utils
+from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
 from streamflow.core.workflow import (
@@ -55,6 +56,7 @@ from streamflow.cwl.transformer import ForwardTransformer
 from streamflow.cwl.translator import CWLTranslator
 from streamflow.cwl.utils import get_name
 from streamflow.cwl.workflow import CWLWorkflow
+from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.workflow.combinator import DotProductCombinator
 from streamflow.workflow.executor import StreamFlowExecutor
 from streamflow.workflow.step import CombinatorStep
@@ -352,6 +354,26 @@ def create_command(
     return _write_command(class_name, command, quoted, workdir, stdin, stdout, stderr)
 
 
+async def run(
+    self: QueueManagerConnector,
+    location: ExecutionLocation,
+    command: MutableSequence[str],
+    *,
+    stdout: int | str = asyncio.subprocess.STDOUT,
+    stderr: int | str = asyncio.subprocess.STDOUT,
+    **options: Any,
+) -> tuple[str, int] | None:
+    """Run a batch job of StreamFlow, whose errors stay in the file of its output.
+
+    Without a file for them, PBS writes a file of its own into the folder of the outputs.
+    """
+    if stderr == asyncio.subprocess.STDOUT:
+        stderr = stdout
+    return await _run_batch_job(
+        self, location, command, stdout=stdout, stderr=stderr, **options
+    )
+
+
 def _create_command(
     cwl_element: cwl_utils.parser.CommandLineTool, *args: Any, **options: Any
 ) -> CWLCommand:
@@ -440,6 +462,7 @@ _sizes_of_scatters = WeakKeyDictionary[
 ]()
 _build_context = values.build_context
 _create_tool_command = translator._create_command
+_run_batch_job = QueueManagerConnector.run
 _write_command = utils.create_command
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
@@ -451,6 +474,7 @@ _translate_element = CWLTranslator._recursive_translate
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (values, build_context),
     (utils, create_command),
+    (QueueManagerConnector, run),
     (ListMergeCombinator, combine),
     (translator, _create_command),
     (translator, _create_list_merger),

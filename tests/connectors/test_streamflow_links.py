@@ -8,14 +8,22 @@ import json
 import random
 import subprocess
 import zlib
+from asyncio.subprocess import STDOUT
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from streamflow.core.deployment import ExecutionLocation
 from streamflow.cwl import translator
 from streamflow.cwl.combinator import ListMergeCombinator
 from streamflow.cwl.translator import CWLTranslator
+from streamflow.deployment.connector.local import LocalConnector
+from streamflow.deployment.connector.queue_manager import (
+    PBSConnector,
+    QueueManagerConnector,
+)
 
+from sf_quantum.connectors import streamflow_links
 from sf_quantum.files import JSON
 from tests.support import waiting
 from tests.support.candidate_runs import bind
@@ -579,3 +587,24 @@ def test_a_source_that_is_listed_twice_is_refused(project: Project) -> None:
     bind(project, {})
     assert project.run() != 0
     assert "s/a is listed 2 times as a source" in project.log
+
+
+async def test_errors_of_stock_batch_jobs_are_in_their_outputs_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted = list[object]()
+
+    async def submit(_: PBSConnector, **options: object) -> str:
+        submitted.append((options["stdout"], options["stderr"]))
+        raise ConnectionError
+
+    monkeypatch.setattr(PBSConnector, "_run_batch_command", submit)
+    monkeypatch.setattr(QueueManagerConnector, "run", streamflow_links.run)
+    connector = PBSConnector("pbs", "/", LocalConnector("host", "/"), None)
+    location = ExecutionLocation("host", "pbs", local=True)
+    for stdout, stderr in (("o", STDOUT), ("o", "e"), (STDOUT, STDOUT)):
+        with pytest.raises(ConnectionError):
+            await connector.run(
+                location, ["true"], stdout=stdout, stderr=stderr, job_name="/a/0"
+            )
+    assert submitted == [("o", "o"), ("o", "e"), (STDOUT, STDOUT)]
