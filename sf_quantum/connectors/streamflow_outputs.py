@@ -10,14 +10,20 @@
   is empty, it runs no job, and does not fail.
 - If a job of a scatter could not be scheduled, it gathers only the outputs of the other jobs.
 - If a list of a ``nested_crossproduct`` is empty, the result has wrong numbers of empty lists.
+- ``loadContents`` strips the text of a remote file, and replaces the line breaks of a local one.
+- On a remote host, ``glob`` splits names at spaces, and runs what is a command in the pattern.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import codecs
 import json
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +38,7 @@ from streamflow.cwl.command import CWLCommand
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.utils import infer_type_from_token
 from streamflow.cwl.workflow import CWLOutputPathContextManager, CWLWorkflow
+from streamflow.data.remotepath import LocalStreamFlowPath, RemoteStreamFlowPath
 from streamflow.log_handler import logger
 from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
@@ -51,6 +58,8 @@ def install() -> None:
     """Replace the methods of StreamFlow in this process."""
     for owner, method in REPLACEMENTS:
         setattr(owner, method.__name__, method)
+    for owner, name, method in OF_PATHS:
+        setattr(owner, name, method)
 
 
 def protect(folder: Path, earlier: Iterable[Path]) -> None:
@@ -346,6 +355,76 @@ def _shown(value: object) -> str:
 
 
 #: the methods that are replaced, by their classes
+async def _read_local(
+    self: LocalStreamFlowPath,
+    n: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+) -> str:
+    """Read the first ``n`` bytes of a file of this machine as they are."""
+    content = await asyncio.to_thread(Path(self).read_bytes)
+    return _text(content[:n] if n >= 0 else content, encoding, errors)
+
+
+async def _read_remote(
+    self: RemoteStreamFlowPath,
+    n: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+) -> str:
+    """Read the first ``n`` bytes of a remote file as they are; connectors strip output."""
+    if (inner := await self._get_inner_path()) != self:
+        return await inner.read_text(n, encoding, errors)
+    path = shlex.quote(str(self))
+    first = ["cat", path] if n < 0 else ["head", "-c", str(n), path]
+    command = ["test", "-f", path, "&&", *first, "|", "base64"]
+    result, status = await self.connector.run(
+        location=self.location, command=command, capture_output=True
+    ) or ("", None)
+    if status != 0:
+        raise WorkflowExecutionException(
+            f"{self} on {self.location} cannot be read: {result or 'no such file'}"
+        )
+    return _text(base64.b64decode(result), encoding, errors)
+
+
+async def _glob_remote(
+    self: RemoteStreamFlowPath, pattern: str, *, case_sensitive: bool | None = None
+) -> AsyncIterator[RemoteStreamFlowPath]:
+    """Find remote files, whatever their names; only ``*``, ``?`` and ``[`` are special."""
+    if await self._get_inner_path() != self or not pattern or pattern.startswith("/"):
+        async for path in _glob(self, pattern, case_sensitive=case_sensitive):
+            yield path
+        return
+    words = f"{shlex.quote(str(self))}/{_SPECIAL.sub(_quoted, pattern)}"
+    found = ["set", "--", words, ";", "test", "-e", '"$1"', "&&"]
+    command = [*found, "printf", r"'%s\0'", '"$@"', "|", "base64"]
+    result, _ = await self.connector.run(
+        location=self.location, command=command, capture_output=True
+    ) or ("", None)
+    for name in base64.b64decode(result).decode().split("\0")[:-1]:
+        yield self.with_segments(name)
+
+
+def _quoted(special: re.Match[str]) -> str:
+    return shlex.quote(special[0])
+
+
+def _text(content: bytes, encoding: str | None, errors: str | None) -> str:
+    # A character that the limit cuts is left out.
+    decoder = codecs.getincrementaldecoder(encoding or "utf-8")(errors or "strict")
+    return decoder.decode(content)
+
+
+# What a shell may take for more than a character of a pattern.
+_SPECIAL = re.compile(r"[^\w./*?\[\]!^-]+")
+_glob = RemoteStreamFlowPath.glob
+#: the replacements in classes of paths, by name
+OF_PATHS: tuple[tuple[type, str, Any], ...] = (
+    (LocalStreamFlowPath, "read_text", _read_local),
+    (RemoteStreamFlowPath, "read_text", _read_remote),
+    (RemoteStreamFlowPath, "glob", _glob_remote),
+)
 REPLACEMENTS: tuple[tuple[type, Any], ...] = (
     (ExecuteStep, _execute_command),
     (CWLEmptyScatterConditionalStep, _eval),

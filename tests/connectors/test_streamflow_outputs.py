@@ -34,6 +34,7 @@ from streamflow.workflow.utils import get_token_value
 from sf_quantum.connectors import streamflow_outputs
 from sf_quantum.files import JSON
 from tests.support.candidate_runs import bind
+from tests.support.slurm_jobs import over_ssh
 
 if TYPE_CHECKING:
     from tests.support.projects import Project
@@ -318,3 +319,91 @@ def test_null_of_a_record_without_required_fields_is_taken(tmp_path: Path) -> No
     file = _tool(tmp_path, ["null", {"type": "record", "name": "r", "fields": fields}])
     output = CWLOutputJSONCommandOutput({"out": None}, Status.COMPLETED)
     assert _collect(file, output) == {"a": None}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_contents_of_a_file_are_read_as_they_are(
+    project: Project, request: pytest.FixtureRequest, *, is_remote: bool
+) -> None:
+    content = " first\r\n\tsecond \u00e9\n\n"
+    (project.folder / "content").write_bytes(content.encode())
+    project.deployment("host", "local")
+    if is_remote:
+        over_ssh(project, request.getfixturevalue("sshd"))
+    binding: JSON = {
+        "glob": "out.txt",
+        "loadContents": True,
+        "outputEval": "$(self[0].contents)",
+    }
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "requirements": {"InlineJavascriptRequirement": {}},
+        "baseCommand": ["cat", str(project.folder / "content")],
+        "inputs": {},
+        "outputs": {"out": {"type": "string", "outputBinding": binding}},
+        "stdout": "out.txt",
+    }
+    project.document = {
+        "steps": {"s": {"run": tool, "in": {}, "out": ["out"]}},
+        "outputs": {"out": {"type": "string", "outputSource": "s/out"}},
+    }
+    bind(project, {"/s": [{"deployment": "host"}]})
+    assert project.run() == 0, project.log
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    collected, _ = json.JSONDecoder().raw_decode(end)
+    assert collected == {"out": content}
+
+
+@pytest.mark.process
+def test_remote_files_are_found_whatever_their_names(
+    project: Project, sshd: int
+) -> None:
+    over_ssh(project, sshd)
+    names = ["a b", "it's", "a;b", "plain", "\u00e9 1"]
+    script = project.folder / "write.sh"
+    script.write_text('for name; do echo >"$name"; done')
+    patterns = {
+        "all": "$(inputs.names)",
+        "some": "[ai]*[b;s]",
+        "none": "$(inputs.none)",
+        "run": "x",
+    }
+    outputs: dict[str, JSON] = {
+        name: {
+            "type": "int",
+            "outputBinding": {"glob": pattern, "outputEval": "$(self.length)"},
+        }
+        for name, pattern in patterns.items()
+    }
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "requirements": {"InlineJavascriptRequirement": {}},
+        "baseCommand": ["sh", str(script)],
+        "inputs": {
+            "names": {"type": "string[]", "inputBinding": {}},
+            "none": "string",
+        },
+        "outputs": outputs,
+    }
+    project.document = {
+        "inputs": {
+            "names": {"type": "string[]", "default": [*names]},
+            "none": {"type": "string", "default": "$(touch x)"},
+        },
+        "steps": {
+            "s": {
+                "run": tool,
+                "in": {"names": "names", "none": "none"},
+                "out": [*outputs],
+            }
+        },
+        "outputs": {
+            name: {"type": "int", "outputSource": f"s/{name}"} for name in patterns
+        },
+    }
+    bind(project, {"/s": [{"deployment": "host"}]})
+    assert project.run() == 0, project.log
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    collected, _ = json.JSONDecoder().raw_decode(end)
+    assert collected == {"all": 5, "some": 3, "none": 0, "run": 0}
