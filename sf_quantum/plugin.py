@@ -5,7 +5,11 @@ from __future__ import annotations
 from streamflow.ext.plugin import StreamFlowPlugin
 
 from sf_quantum.candidates.filter import CandidateFilter
-from sf_quantum.connectors import streamflow_links, streamflow_outputs
+from sf_quantum.connectors import (
+    streamflow_commands,
+    streamflow_links,
+    streamflow_outputs,
+)
 from sf_quantum.connectors.emulator import EmulatorConnector
 from sf_quantum.connectors.nodes import NodesConnector
 from sf_quantum.connectors.rest import RestConnector
@@ -19,6 +23,7 @@ class QuantumPlugin(StreamFlowPlugin):
 
     def register(self) -> None:
         """Register the connectors, the filter and the scheduler, and patch StreamFlow."""
+        streamflow_commands.install()
         streamflow_links.install()
         streamflow_outputs.install()
         self.register_binding_filter("sfq.candidate", CandidateFilter)

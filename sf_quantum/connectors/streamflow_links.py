@@ -10,9 +10,6 @@ step writes. :func:`install` replaces functions and methods of StreamFlow for th
   and ``merge_flattened`` flattens all levels, and sorts the results of a ``flat_crossproduct``
   by their last index. A source that is listed twice is merged once.
 - Fields of a record without a name have wrong names if the tool is embedded in its step.
-- The items of a list are not quoted on a command line.
-- A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
-- A command's standard error also goes into the file of its standard output.
 - The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
   which later steps run once more, and which may be the workflow's result.
 - If a step of an inner workflow has a default, and no input with a source and without
@@ -25,9 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import posixpath
-import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import AsyncIterator, MutableMapping, MutableSequence
 from copy import copy
 from importlib import import_module
 from types import ModuleType
@@ -36,12 +32,9 @@ from weakref import WeakKeyDictionary
 
 import cwl_utils.parser
 from cwl_utils.types import CWLParameterContext
-from streamflow.core import utils
-from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.core.utils import get_tag
 from streamflow.core.workflow import (
-    CommandTokenProcessor,
     Port,
     Status,
     Step,
@@ -51,12 +44,10 @@ from streamflow.core.workflow import (
 from streamflow.cwl import main, translator
 from streamflow.cwl import utils as values
 from streamflow.cwl.combinator import ListMergeCombinator
-from streamflow.cwl.command import CWLCommand
 from streamflow.cwl.transformer import ForwardTransformer
 from streamflow.cwl.translator import CWLTranslator
 from streamflow.cwl.utils import get_name
 from streamflow.cwl.workflow import CWLWorkflow
-from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 from streamflow.workflow.combinator import DotProductCombinator
 from streamflow.workflow.executor import StreamFlowExecutor
 from streamflow.workflow.step import CombinatorStep
@@ -71,8 +62,6 @@ INPUTS = {
     "ExpressionTool": "WorkflowInputParameter",
     "Workflow": "WorkflowInputParameter",
 }
-# Characters that a shell interprets between double quotes.
-SPECIAL = re.compile(r'[\\"$`]')
 ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
 
 
@@ -281,108 +270,12 @@ def _name_records(type_: Any) -> None:
             _name_records(field.type_)
 
 
-def _get_command_token_processor_from_input(
-    cwl_element: Any, port_type: Any, *args: Any, **options: Any
-) -> CommandTokenProcessor:
-    """Quote the items of a list, and the result of an expression, for the shell.
-
-    StreamFlow assumes that they are quoted, as items with their own binding are.
-    """
-    binding = cwl_element.inputBinding
-    if binding is not None and binding.shellQuote is None:
-        named = options.get("schema_def_types") or {}
-        if binding.valueFrom is not None or (
-            _has_list(port_type, named) and _is_unquoted(port_type, named)
-        ):
-            binding.shellQuote = True
-    return _get_processor(cwl_element, port_type, *args, **options)
-
-
-def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
-    if isinstance(type_, list):
-        return any(_has_list(one, named) for one in type_)
-    return isinstance(
-        named.get(type_, type_) if isinstance(type_, str) else type_,
-        cwl_utils.parser.ArraySchema,
-    )
-
-
-def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether no part of a value is quoted due to its own binding.
-
-    This is false for records: StreamFlow makes an empty word of a record whose fields have
-    no binding.
-    """
-    if isinstance(type_, list):
-        return all(_is_unquoted(one, named) for one in type_)
-    if isinstance(type_, str) and type_ in named:
-        return _is_unquoted(named[type_], named)
-    if isinstance(type_, cwl_utils.parser.ArraySchema):
-        is_bound = getattr(type_, "inputBinding", None) is not None
-        return not is_bound and _is_unquoted(type_.items, named)
-    return not isinstance(type_, cwl_utils.parser.RecordSchema)
-
-
 def build_context(
     inputs: MutableMapping[str, Token], *args: Any, **options: Any
 ) -> CWLParameterContext:
     """Build what an expression reads, without the input that is added."""
     given = {name: token for name, token in inputs.items() if name != ENCLOSING}
     return _build_context(given, *args, **options)
-
-
-def create_command(
-    class_name: str,
-    command: MutableSequence[str],
-    environment: MutableMapping[str, str] | None = None,
-    workdir: str | None = None,
-    stdin: int | str | None = None,
-    stdout: int | str = asyncio.subprocess.STDOUT,
-    stderr: int | str = asyncio.subprocess.STDOUT,
-) -> str:
-    """Write a command for a shell, which gets the values of variables as they are.
-
-    If only its standard output goes to a file, its standard error is its output in place of
-    the former: connectors of this machine do not keep the standard error of a process.
-    """
-    quoted = {
-        name: SPECIAL.sub(r"\\\g<0>", value)
-        for name, value in (environment or {}).items()
-    }
-    if isinstance(stdout, str) and stderr == asyncio.subprocess.STDOUT:
-        command = [*command, "2>&1"]  # before the shell redirects the output
-    return _write_command(class_name, command, quoted, workdir, stdin, stdout, stderr)
-
-
-async def run(
-    self: QueueManagerConnector,
-    location: ExecutionLocation,
-    command: MutableSequence[str],
-    *,
-    stdout: int | str = asyncio.subprocess.STDOUT,
-    stderr: int | str = asyncio.subprocess.STDOUT,
-    **options: Any,
-) -> tuple[str, int] | None:
-    """Run a batch job of StreamFlow, whose errors stay in the file of its output.
-
-    Without a file for them, PBS writes a file of its own into the folder of the outputs.
-    """
-    if stderr == asyncio.subprocess.STDOUT:
-        stderr = stdout
-    return await _run_batch_job(
-        self, location, command, stdout=stdout, stderr=stderr, **options
-    )
-
-
-def _create_command(
-    cwl_element: cwl_utils.parser.CommandLineTool, *args: Any, **options: Any
-) -> CWLCommand:
-    """Create a command whose standard error is in no file unless the tool says so."""
-    command = _create_tool_command(cwl_element, *args, **options)
-    if command.stdout is not None and command.stderr is None:
-        # Connectors return this stream, for messages.
-        command.stderr = asyncio.subprocess.STDOUT  # type: ignore[assignment]
-    return command
 
 
 class NestedListCombinator(ListMergeCombinator):
@@ -461,25 +354,17 @@ _sizes_of_scatters = WeakKeyDictionary[
     Workflow, dict[tuple[str, ...], MutableSequence[Port]]
 ]()
 _build_context = values.build_context
-_create_tool_command = translator._create_command
-_run_batch_job = QueueManagerConnector.run
-_write_command = utils.create_command
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
-_get_processor = translator._get_command_token_processor_from_input
 _translate = CWLTranslator._translate_workflow
 _translate_element = CWLTranslator._recursive_translate
 
 #: the replacements, each with the class or module of the original
 REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
     (values, build_context),
-    (utils, create_command),
-    (QueueManagerConnector, run),
     (ListMergeCombinator, combine),
-    (translator, _create_command),
     (translator, _create_list_merger),
     (translator, _create_nested_size_tag),
-    (translator, _get_command_token_processor_from_input),
     (CWLTranslator, _recursive_translate),
     (CWLTranslator, _translate_workflow),
 )

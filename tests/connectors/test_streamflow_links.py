@@ -23,7 +23,7 @@ from streamflow.deployment.connector.queue_manager import (
     QueueManagerConnector,
 )
 
-from sf_quantum.connectors import streamflow_links
+from sf_quantum.connectors import streamflow_commands
 from sf_quantum.files import JSON
 from tests.support import waiting
 from tests.support.candidate_runs import bind
@@ -599,7 +599,7 @@ async def test_errors_of_stock_batch_jobs_are_in_their_outputs_file(
         raise ConnectionError
 
     monkeypatch.setattr(PBSConnector, "_run_batch_command", submit)
-    monkeypatch.setattr(QueueManagerConnector, "run", streamflow_links.run)
+    monkeypatch.setattr(QueueManagerConnector, "run", streamflow_commands.run)
     connector = PBSConnector("pbs", "/", LocalConnector("host", "/"), None)
     location = ExecutionLocation("host", "pbs", local=True)
     for stdout, stderr in (("o", STDOUT), ("o", "e"), (STDOUT, STDOUT)):

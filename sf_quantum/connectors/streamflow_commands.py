@@ -1,0 +1,143 @@
+"""The command of a job as a shell reads it, and the files of its output.
+
+:func:`install` replaces functions and methods of StreamFlow 0.2.0rc3 for these reasons:
+
+- The items of a list are not quoted on a command line.
+- A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
+- A command's standard error also goes into the file of its standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, MutableMapping, MutableSequence
+from types import ModuleType
+from typing import Any
+
+import cwl_utils.parser
+from streamflow.core import utils
+from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.workflow import CommandTokenProcessor
+from streamflow.cwl import translator
+from streamflow.cwl.command import CWLCommand
+from streamflow.deployment.connector.queue_manager import QueueManagerConnector
+
+# Characters that a shell interprets between double quotes.
+SPECIAL = re.compile(r'[\\"$`]')
+
+
+def install() -> None:
+    """Replace the methods and functions of StreamFlow in this process."""
+    for owner, function in REPLACEMENTS:
+        setattr(owner, function.__name__, function)
+
+
+def create_command(
+    class_name: str,
+    command: MutableSequence[str],
+    environment: MutableMapping[str, str] | None = None,
+    workdir: str | None = None,
+    stdin: int | str | None = None,
+    stdout: int | str = asyncio.subprocess.STDOUT,
+    stderr: int | str = asyncio.subprocess.STDOUT,
+) -> str:
+    """Write a command for a shell, which gets the values of variables as they are.
+
+    If only its standard output goes to a file, its standard error is its output in place of
+    the former: connectors of this machine do not keep the standard error of a process.
+    """
+    quoted = {
+        name: SPECIAL.sub(r"\\\g<0>", value)
+        for name, value in (environment or {}).items()
+    }
+    if isinstance(stdout, str) and stderr == asyncio.subprocess.STDOUT:
+        command = [*command, "2>&1"]  # before the shell redirects the output
+    return _write_command(class_name, command, quoted, workdir, stdin, stdout, stderr)
+
+
+async def run(
+    self: QueueManagerConnector,
+    location: ExecutionLocation,
+    command: MutableSequence[str],
+    *,
+    stdout: int | str = asyncio.subprocess.STDOUT,
+    stderr: int | str = asyncio.subprocess.STDOUT,
+    **options: Any,
+) -> tuple[str, int] | None:
+    """Run a batch job of StreamFlow, whose errors stay in the file of its output.
+
+    Without a file for them, PBS writes a file of its own into the folder of the outputs.
+    """
+    if stderr == asyncio.subprocess.STDOUT:
+        stderr = stdout
+    return await _run_batch_job(
+        self, location, command, stdout=stdout, stderr=stderr, **options
+    )
+
+
+def _create_command(
+    cwl_element: cwl_utils.parser.CommandLineTool, *args: Any, **options: Any
+) -> CWLCommand:
+    """Create a command whose standard error is in no file unless the tool says so."""
+    command = _create_tool_command(cwl_element, *args, **options)
+    if command.stdout is not None and command.stderr is None:
+        # Connectors return this stream, for messages.
+        command.stderr = asyncio.subprocess.STDOUT  # type: ignore[assignment]
+    return command
+
+
+def _get_command_token_processor_from_input(
+    cwl_element: Any, port_type: Any, *args: Any, **options: Any
+) -> CommandTokenProcessor:
+    """Quote the items of a list, and the result of an expression, for the shell.
+
+    StreamFlow assumes that they are quoted, as items with their own binding are.
+    """
+    binding = cwl_element.inputBinding
+    if binding is not None and binding.shellQuote is None:
+        named = options.get("schema_def_types") or {}
+        if binding.valueFrom is not None or (
+            _has_list(port_type, named) and _is_unquoted(port_type, named)
+        ):
+            binding.shellQuote = True
+    return _get_processor(cwl_element, port_type, *args, **options)
+
+
+def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
+    if isinstance(type_, list):
+        return any(_has_list(one, named) for one in type_)
+    return isinstance(
+        named.get(type_, type_) if isinstance(type_, str) else type_,
+        cwl_utils.parser.ArraySchema,
+    )
+
+
+def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
+    """Return whether no part of a value is quoted due to its own binding.
+
+    This is false for records: StreamFlow makes an empty word of a record whose fields have
+    no binding.
+    """
+    if isinstance(type_, list):
+        return all(_is_unquoted(one, named) for one in type_)
+    if isinstance(type_, str) and type_ in named:
+        return _is_unquoted(named[type_], named)
+    if isinstance(type_, cwl_utils.parser.ArraySchema):
+        is_bound = getattr(type_, "inputBinding", None) is not None
+        return not is_bound and _is_unquoted(type_.items, named)
+    return not isinstance(type_, cwl_utils.parser.RecordSchema)
+
+
+_create_tool_command = translator._create_command
+_get_processor = translator._get_command_token_processor_from_input
+_run_batch_job = QueueManagerConnector.run
+_write_command = utils.create_command
+
+#: the replacements, each with the class or module of the original
+REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
+    (utils, create_command),
+    (QueueManagerConnector, run),
+    (translator, _create_command),
+    (translator, _get_command_token_processor_from_input),
+)
