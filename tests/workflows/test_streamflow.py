@@ -335,8 +335,9 @@ def test_the_last_lines_say_why_a_run_has_failed(project: Project) -> None:
     project.deployment("host", "local")
     project.step("good", "true", "host")
     project.step("bad", "true", "host")
-    (project.folder / "bad.sh").write_text("seq 30\necho wrong >&2\nno-such-command\n")
-    # CWL's `stdout` has the errors as well, since there is no `stderr`
+    script = "echo result\nseq 30 >&2\necho wrong >&2\nno-such-command\n"
+    (project.folder / "bad.sh").write_text(script)
+    # the file of the standard output has no errors
     run = project.steps["bad"]["run"]  # type: ignore[index, call-overload]
     run["stdout"] = "printed"  # type: ignore[index, call-overload]
     assert project.run() != 0
