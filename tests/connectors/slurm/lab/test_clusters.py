@@ -66,6 +66,13 @@ async def deployed(lab: Lab, folder: Path) -> AsyncIterator[tuple[Cluster, Path]
         journal.close()
 
 
+def fill(lab: Lab) -> int:
+    """Occupy the first cluster's node, so that other jobs do not start there."""
+    job = lab.submit("--exclusive", "--wrap=sleep 600", "-w", "c1", "-o", "/dev/null")
+    until(lambda: lab.state(job) == "RUNNING", "the node is occupied")
+    return job
+
+
 def queued(lab: Lab) -> list[list[int]]:
     return [one.jobs() for one in (lab, lab.second)]
 
@@ -166,7 +173,7 @@ def test_nothing_is_left_of_a_killed_driver(
     project.extra["workflows"] = {"test": workflow}
     kill_driver(two, project, [1, 2])
     two.federate()
-    two.submit("--exclusive", "--wrap=sleep 600", "-w", "c1", "-o", "/dev/null")
+    fill(two)
     # the job without a cluster runs on the second as well; the first knows of it
     kill_driver(two, project, [2, 3])
 
@@ -175,9 +182,7 @@ async def test_a_federation_runs_a_job_on_any_cluster(two: Lab, tmp_path: Path) 
     two.federate()
     async with deployed(two, tmp_path) as (made, path):
         # nothing is free where they are submitted
-        full = two.submit(
-            "--exclusive", "--wrap=sleep 600", "-w", "c1", "-o", "/dev/null"
-        )
+        full = fill(two)
         text, code = await made.run(WHERE, "own")
         job, there = text.split()
         assert (int(job) > 1 << 26, there, code) == (True, SECOND, 0)

@@ -461,9 +461,13 @@ def test_a_job_runs_whose_release_the_controller_forgot(own_site: Site) -> None:
         site.until(job, "BurstBufferState=complete")
         assert "Priority=0 " in site.shown(job)
         held = time.time()
-        site.lab.wait_for(
-            lambda: (saved / "job_state").stat().st_mtime > held + 1, "saved", SECONDS
-        )
+
+        def is_saved() -> bool:
+            # Without a change, it is not saved again.
+            site.lab.output("scontrol", "update", f"JobId={job}", "Comment=changed")
+            return (saved / "job_state").stat().st_mtime > held + 1
+
+        site.lab.wait_for(is_saved, "saved", SECONDS)
         shutil.copytree(saved, copy)
         site.lab.output("scontrol", "update", f"JobId={job}", "MinMemoryNode=100")
         site.until(job, "Priority=[1-9]")
