@@ -27,6 +27,7 @@ from sf_quantum.connectors import streamflow_commands
 from sf_quantum.files import JSON
 from tests.support import waiting
 from tests.support.candidate_runs import bind
+from tests.support.cwl_documents import needs_javascript
 
 if TYPE_CHECKING:
     from tests.support.projects import Project
@@ -388,7 +389,9 @@ FIXED: JSON = {"default": "fixed"}
 SEVERAL: JSON = {"default": ["one", "two"]}
 
 
-@pytest.mark.parametrize("repeated", ["scatter", "loop"])
+@pytest.mark.parametrize(
+    "repeated", ["scatter", pytest.param("loop", marks=needs_javascript)]
+)
 def test_a_step_with_defaults_runs_each_time(project: Project, repeated: str) -> None:
     tool = _tool(project, "x", "y")
     bound: dict[str, tuple[JSON, JSON]] = {
@@ -439,6 +442,7 @@ def test_a_step_with_defaults_runs_each_time(project: Project, repeated: str) ->
     _compare(project)
 
 
+@needs_javascript
 def test_a_tool_without_inputs_sees_no_input(project: Project) -> None:
     seen = "${return Object.keys(inputs).length + ' inputs';}"
     tool = _tool(project) | {
@@ -528,6 +532,7 @@ def test_a_variable_has_its_value_as_it_is(project: Project) -> None:
     _compare(project)
 
 
+@needs_javascript  # of cwltool
 @pytest.mark.parametrize("has_file", [True, False])
 def test_standard_error_is_not_in_the_file_of_the_output(
     project: Project, has_file: bool
