@@ -354,7 +354,6 @@ def _shown(value: object) -> str:
     return "null" if value is None else f"{infer_type_from_token(value)} {value!r:.80}"
 
 
-#: the methods that are replaced, by their classes
 async def _read_local(
     self: LocalStreamFlowPath,
     n: int = -1,
@@ -362,8 +361,12 @@ async def _read_local(
     errors: str | None = None,
 ) -> str:
     """Read the first ``n`` bytes of a file of this machine as they are."""
-    content = await asyncio.to_thread(Path(self).read_bytes)
-    return _text(content[:n] if n >= 0 else content, encoding, errors)
+
+    def read() -> bytes:
+        with Path(self).open("rb") as file:
+            return file.read(n)
+
+    return _text(await asyncio.to_thread(read), encoding, errors)
 
 
 async def _read_remote(
@@ -372,20 +375,15 @@ async def _read_remote(
     encoding: str | None = None,
     errors: str | None = None,
 ) -> str:
-    """Read the first ``n`` bytes of a remote file as they are; connectors strip output."""
+    """Read the first ``n`` bytes of a remote file as they are."""
     if (inner := await self._get_inner_path()) != self:
         return await inner.read_text(n, encoding, errors)
     path = shlex.quote(str(self))
     first = ["cat", path] if n < 0 else ["head", "-c", str(n), path]
-    command = ["test", "-f", path, "&&", *first, "|", "base64"]
-    result, status = await self.connector.run(
-        location=self.location, command=command, capture_output=True
-    ) or ("", None)
-    if status != 0:
-        raise WorkflowExecutionException(
-            f"{self} on {self.location} cannot be read: {result or 'no such file'}"
-        )
-    return _text(base64.b64decode(result), encoding, errors)
+    # The status of a pipe is that of its last command.
+    exists = ["test", "-f", path, "&&", "test", "-r", path, "&&"]
+    content = await _output(self, [*exists, *first, "|", "base64"])
+    return _text(content, encoding, errors)
 
 
 async def _glob_remote(
@@ -397,13 +395,22 @@ async def _glob_remote(
             yield path
         return
     words = f"{shlex.quote(str(self))}/{_SPECIAL.sub(_quoted, pattern)}"
-    found = ["set", "--", words, ";", "test", "-e", '"$1"', "&&"]
-    command = [*found, "printf", r"'%s\0'", '"$@"', "|", "base64"]
-    result, _ = await self.connector.run(
-        location=self.location, command=command, capture_output=True
-    ) or ("", None)
-    for name in base64.b64decode(result).decode().split("\0")[:-1]:
+    names = ["test", "-e", '"$1"', "&&", "printf", r"'%s\0'", '"$@"']
+    command = ["set", "--", words, ";", "{", *names, ";", "}", "|", "base64"]
+    for name in (await _output(self, command)).decode().split("\0")[:-1]:
         yield self.with_segments(name)
+
+
+async def _output(path: RemoteStreamFlowPath, command: list[str]) -> bytes:
+    """Run a command on a path's host that prints base64, since connectors strip output."""
+    result, status = await path.connector.run(
+        location=path.location, command=command, capture_output=True
+    ) or ("", None)
+    if status != 0:
+        raise WorkflowExecutionException(
+            f"{path} on {path.location} cannot be read: {result or 'no such file'}"
+        )
+    return base64.b64decode(result)
 
 
 def _quoted(special: re.Match[str]) -> str:

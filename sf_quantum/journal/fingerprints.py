@@ -105,13 +105,13 @@ class CommandDigests:
         path = os.path.expandvars(os.path.expanduser(word))
         path = shutil.which(path) or path
         if path not in self._programs:
-            found = ""
+            digest = ""
             with suppress(OSError, ValueError):
                 if os.path.isabs(path) and os.path.isfile(path):
                     # equal interpreters may belong to different environments
-                    found = f"{path} {of_file(path)}"
+                    digest = f"{path} {of_file(path)}"
             # only when it is complete: other steps are digested in other threads
-            self._programs[path] = found
+            self._programs[path] = digest
         return self._programs[path]
 
 

@@ -27,6 +27,7 @@ from streamflow.cwl.processor import CWLCommandOutput, CWLOutputJSONCommandOutpu
 from streamflow.cwl.step import CWLEmptyScatterConditionalStep, CWLExecuteStep
 from streamflow.cwl.translator import _create_command_output_processor
 from streamflow.cwl.workflow import CWLWorkflow
+from streamflow.data.remotepath import LocalStreamFlowPath, RemoteStreamFlowPath
 from streamflow.workflow.step import ExecuteStep, GatherStep
 from streamflow.workflow.token import ListToken
 from streamflow.workflow.utils import get_token_value
@@ -407,3 +408,25 @@ def test_remote_files_are_found_whatever_their_names(
     _, _, end = project.log.partition("COMPLETED workflow execution\n")
     collected, _ = json.JSONDecoder().raw_decode(end)
     assert collected == {"all": 5, "some": 3, "none": 0, "run": 0}
+
+
+async def test_no_more_than_the_first_bytes_are_read() -> None:
+    path = LocalStreamFlowPath("/dev/zero", context=cast(Any, None), location=None)
+    assert await streamflow_outputs._read_local(path, 3) == "\0\0\0"
+
+
+async def test_a_host_that_cannot_read_its_files_is_an_error() -> None:
+    async def run(**_: object) -> tuple[str, int]:
+        return "sh: base64: not found", 127
+
+    async def inner() -> object:
+        return host
+
+    host = SimpleNamespace(
+        connector=SimpleNamespace(run=run), location="far", _get_inner_path=inner
+    )
+    path = cast(RemoteStreamFlowPath, host)
+    with pytest.raises(WorkflowExecutionException, match="base64: not found"):
+        await streamflow_outputs._read_remote(path, 3)
+    with pytest.raises(WorkflowExecutionException, match="base64: not found"):
+        [one async for one in streamflow_outputs._glob_remote(path, "*")]
