@@ -23,9 +23,9 @@ class QuantumPlugin(StreamFlowPlugin):
 
     def register(self) -> None:
         """Register the connectors, the filter and the scheduler, and patch StreamFlow."""
-        streamflow_commands.install()
-        streamflow_links.install()
-        streamflow_outputs.install()
+        for module in (streamflow_commands, streamflow_links, streamflow_outputs):
+            for owner, name, replacement in module.REPLACEMENTS:
+                setattr(owner, name, replacement)
         self.register_binding_filter("sfq.candidate", CandidateFilter)
         self.register_connector("sfq.emulator", EmulatorConnector)
         self.register_connector("sfq.nodes", NodesConnector)

@@ -1,6 +1,6 @@
 """The command of a job as a shell reads it, and the files of its output.
 
-:func:`install` replaces functions and methods of StreamFlow 0.2.0rc3 for these reasons:
+:data:`REPLACEMENTS` are for functions and methods of StreamFlow 0.2.0rc3, for these reasons:
 
 - The items of a list are not quoted on a command line.
 - A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
@@ -25,12 +25,6 @@ from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 
 # Characters that a shell interprets between double quotes.
 SPECIAL = re.compile(r'[\\"$`]')
-
-
-def install() -> None:
-    """Replace the methods and functions of StreamFlow in this process."""
-    for owner, function in REPLACEMENTS:
-        setattr(owner, function.__name__, function)
 
 
 def create_command(
@@ -134,10 +128,14 @@ _get_processor = translator._get_command_token_processor_from_input
 _run_batch_job = QueueManagerConnector.run
 _write_command = utils.create_command
 
-#: the replacements, each with the class or module of the original
-REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
-    (utils, create_command),
-    (QueueManagerConnector, run),
-    (translator, _create_command),
-    (translator, _get_command_token_processor_from_input),
+#: class or module, name, and what replaces it there
+REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
+    (utils, "create_command", create_command),
+    (QueueManagerConnector, "run", run),
+    (translator, "_create_command", _create_command),
+    (
+        translator,
+        "_get_command_token_processor_from_input",
+        _get_command_token_processor_from_input,
+    ),
 )

@@ -1,7 +1,8 @@
 """The links between the steps of a workflow: which step writes to each of StreamFlow's ports.
 
 StreamFlow 0.2.0rc3 makes a port for each output of a workflow, to which the output's source
-step writes. :func:`install` replaces functions and methods of StreamFlow for these reasons:
+step writes. :data:`REPLACEMENTS` are for functions and methods of StreamFlow, for these
+reasons:
 
 - If two outputs have one source, the step writes only to the last output, and the other is
   null. An output that an inner workflow passes on from its input is also null, as is an
@@ -63,14 +64,6 @@ INPUTS = {
     "Workflow": "WorkflowInputParameter",
 }
 ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
-
-
-def install() -> None:
-    """Replace the methods and functions of StreamFlow in this process."""
-    for owner, function in REPLACEMENTS:
-        setattr(owner, function.__name__, function)
-    # This replaces the executor of the workflow; retries keep StreamFlow's own.
-    setattr(main, StreamFlowExecutor.__name__, WholeExecutor)
 
 
 class WholeExecutor(StreamFlowExecutor):
@@ -359,12 +352,14 @@ _create_sizes = translator._create_nested_size_tag
 _translate = CWLTranslator._translate_workflow
 _translate_element = CWLTranslator._recursive_translate
 
-#: the replacements, each with the class or module of the original
-REPLACEMENTS: tuple[tuple[type | ModuleType, Any], ...] = (
-    (values, build_context),
-    (ListMergeCombinator, combine),
-    (translator, _create_list_merger),
-    (translator, _create_nested_size_tag),
-    (CWLTranslator, _recursive_translate),
-    (CWLTranslator, _translate_workflow),
+#: class or module, name, and what replaces it there
+REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
+    (values, "build_context", build_context),
+    (ListMergeCombinator, "combine", combine),
+    (translator, "_create_list_merger", _create_list_merger),
+    (translator, "_create_nested_size_tag", _create_nested_size_tag),
+    (CWLTranslator, "_recursive_translate", _recursive_translate),
+    (CWLTranslator, "_translate_workflow", _translate_workflow),
+    # Retries keep StreamFlow's own executor.
+    (main, StreamFlowExecutor.__name__, WholeExecutor),
 )

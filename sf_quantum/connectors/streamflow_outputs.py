@@ -1,6 +1,6 @@
 """The outputs of a job: its workflow gets all of them or none, each of its declared type.
 
-:func:`install` replaces methods of StreamFlow 0.2.0rc3 for these reasons:
+:data:`REPLACEMENTS` are for methods of StreamFlow 0.2.0rc3, for these reasons:
 
 - It passes on each output as soon as it is collected. If another output of the same attempt
   is missing or wrong, the job is retried, and later steps mix the outputs of both attempts.
@@ -52,14 +52,6 @@ from sf_quantum.connectors.exit_codes import ExitCodes
 RESERVED = ("streamflow.log", ".streamflow.lock")
 _Values = cwl.CWLCommandOutputProcessor
 _Records = cwl.CWLObjectCommandOutputProcessor
-
-
-def install() -> None:
-    """Replace the methods of StreamFlow in this process."""
-    for owner, method in REPLACEMENTS:
-        setattr(owner, method.__name__, method)
-    for owner, name, method in OF_PATHS:
-        setattr(owner, name, method)
 
 
 def protect(folder: Path, earlier: Iterable[Path]) -> None:
@@ -426,20 +418,18 @@ def _text(content: bytes, encoding: str | None, errors: str | None) -> str:
 # What a shell may take for more than a character of a pattern.
 _SPECIAL = re.compile(r"[^\w./*?\[\]!^-]+")
 _glob = RemoteStreamFlowPath.glob
-#: the replacements in classes of paths, by name
-OF_PATHS: tuple[tuple[type, str, Any], ...] = (
+#: class or module, name, and what replaces it there
+REPLACEMENTS: tuple[tuple[type, str, Any], ...] = (
+    (ExecuteStep, "_execute_command", _execute_command),
+    (CWLEmptyScatterConditionalStep, "_eval", _eval),
+    (CWLEmptyScatterConditionalStep, "_on_false", _on_false),
+    (GatherStep, "_gather", _gather),
+    (_Values, "process", process),
+    (_Values, "_process_command_output", _process_command_output),
+    (_Values, "_process_command_output_json", _process_command_output_json),
+    (_Records, "_process", _process),
+    (_Records, "_propagate", _propagate),
     (LocalStreamFlowPath, "read_text", _read_local),
     (RemoteStreamFlowPath, "read_text", _read_remote),
     (RemoteStreamFlowPath, "glob", _glob_remote),
-)
-REPLACEMENTS: tuple[tuple[type, Any], ...] = (
-    (ExecuteStep, _execute_command),
-    (CWLEmptyScatterConditionalStep, _eval),
-    (CWLEmptyScatterConditionalStep, _on_false),
-    (GatherStep, _gather),
-    (_Values, process),
-    (_Values, _process_command_output),
-    (_Values, _process_command_output_json),
-    (_Records, _process),
-    (_Records, _propagate),
 )

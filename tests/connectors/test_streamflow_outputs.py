@@ -70,8 +70,8 @@ AMBIGUOUS = (_array(["null", "int"]), "int[]?", "File[]?", "Any[]")
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, method in streamflow_outputs.REPLACEMENTS:
-        monkeypatch.setattr(owner, method.__name__, method)
+    for owner, name, method in streamflow_outputs.REPLACEMENTS:
+        monkeypatch.setattr(owner, name, method)
 
 
 def _collect(file: Path, output: CWLCommandOutput, **inputs: Token) -> JSON:

@@ -6,6 +6,7 @@ import math
 import random
 from itertools import combinations, product
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from dimod import BinaryQuadraticModel, ExactSolver, SampleSet
@@ -131,17 +132,8 @@ def test_it_returns_nothing_worse_than_its_annealing(
     annealed: list[float] = []
 
     class Noted(NealSampler):
-        def sample(
-            self,
-            bqm: BinaryQuadraticModel,
-            *,
-            num_reads: int = 10,
-            seed: int | None = None,
-            num_sweeps: int = 100,
-        ) -> SampleSet:
-            found = super().sample(
-                bqm, num_reads=num_reads, seed=seed, num_sweeps=num_sweeps
-            )
+        def sample(self, bqm: BinaryQuadraticModel, **options: Any) -> SampleSet:
+            found = super().sample(bqm, **options)
             annealed.append(found.first.energy)
             return found
 
@@ -162,19 +154,12 @@ def test_the_annealings_end_within_the_time_limit(
     now, step = 0.0, 0.01
 
     class Slow(NealSampler):
-        def sample(
-            self,
-            bqm: BinaryQuadraticModel,
-            *,
-            num_reads: int = 1,
-            seed: int | None = None,
-            num_sweeps: int = 100,
-        ) -> SampleSet:
+        def sample(self, bqm: BinaryQuadraticModel, **options: Any) -> SampleSet:
             nonlocal now
             assert self._interrupted
             while not self._interrupted():
                 now += step
-            return super().sample(bqm, num_reads=1, seed=seed)
+            return super().sample(bqm, **{**options, "num_reads": 1})
 
     def solve(self: exact._Program, *_: object) -> tuple[None, None, bool]:
         nonlocal now
