@@ -235,7 +235,7 @@ def number_or_null(value: JSON) -> int | float | None:
     return value if is_number(value) else None
 
 
-def lack(error: Exception) -> str:
+def describe_missing(error: Exception) -> str:
     """Describe what is missing in a file's content, from the error raised on access."""
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 

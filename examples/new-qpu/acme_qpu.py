@@ -49,13 +49,13 @@ STATES: dict[str, State] = {
     "failed": "Failed",
     "stopped": "Cancelled",
 }
-Phase: TypeAlias = Annotated[State, BeforeValidator(lambda told: STATES.get(str(told)))]
+Phase: TypeAlias = Annotated[State, BeforeValidator(lambda text: STATES.get(str(text)))]
 # when Acme has certainly done nothing: it is booked, too many ask, or it is in maintenance
 NOTHING_DONE = (423, 429, 503)
 
 
 class Machine(BaseModel):
-    """How the machine is; ``wait`` is the time until a new job would start."""
+    """The state of the machine; ``wait`` is the time until a new job would start."""
 
     state: str
     reason: str
@@ -70,7 +70,7 @@ class Machine(BaseModel):
 
 
 class Job(BaseModel):
-    """How a job is; ``took`` is its time on the machine."""
+    """The state of a job; ``took`` is its time on the machine."""
 
     job: str
     phase: Phase
@@ -91,14 +91,14 @@ class AcmeQpu(Qpu):
 
     type = "acme"
     kinds = ("problem",)
-    finds = True
+    finds_by_tag = True
     files = ("keyFile",)
 
     def __init__(self, name: str, url: str, key_file: str, booking: str = "") -> None:
         super().__init__(name)
         # the job's side may have another working folder
         key_file = str(Path(key_file).absolute())
-        self._known = {"URL": url, "KEY_FILE": key_file}
+        self._variables = {"URL": url, "KEY_FILE": key_file}
         self._booking = booking
         client = Client(url, {}, lambda: {"X-Acme-Key": read_token(key_file)})
         self._api = RestApi(name, client, nothing_done=NOTHING_DONE)
@@ -110,32 +110,32 @@ class AcmeQpu(Qpu):
 
     @property
     def identity(self) -> str:
-        return self._known["URL"]
+        return self._variables["URL"]
 
     def status(self) -> QpuStatus:
-        told = self._api.get(Machine, "/machine")
+        machine = self._api.get(Machine, "/machine")
         return QpuStatus(
             self.name,
             "annealer",
-            online=(up := told.state == "up"),
-            reason="" if up else told.reason or f"it is {told.state}",
-            qubits=told.qubits,
-            queue_length=told.ahead,
-            calibration=str(told.calibration.get("id")),
-            eta_seconds=told.wait,
+            online=(up := machine.state == "up"),
+            reason="" if up else machine.reason or f"it is {machine.state}",
+            qubits=machine.qubits,
+            queue_length=machine.ahead,
+            calibration=str(machine.calibration.get("id")),
+            eta_seconds=machine.wait,
             payloads=self.kinds,
         )
 
     def describe(self) -> Description:
-        told = self._api.get(Machine, "/machine")
+        machine = self._api.get(Machine, "/machine")
         return Description(
             "annealer",
-            told.qubits,
+            machine.qubits,
             self.kinds,
-            out_of_service=told.dead,
-            shots=told.shots,
-            timing=Timing(told.setup, told.shot),
-            calibration=CalibrationData.read(told.calibration),
+            out_of_service=machine.dead,
+            shots=machine.shots,
+            timing=Timing(machine.setup, machine.shot),
+            calibration=CalibrationData.read(machine.calibration),
         )
 
     def acquire(self, job: str | None = None) -> str:
@@ -159,11 +159,11 @@ class AcmeQpu(Qpu):
 
     def jobs(self, token: str) -> list[LeaseJob]:
         jobs = self._api.get(list[Job], f"/jobs?booking={token}")
-        return [LeaseJob(one.job, one.phase, qpu_seconds=one.billed) for one in jobs]
+        return [LeaseJob(job.job, job.phase, qpu_seconds=job.billed) for job in jobs]
 
     def environment(self, token: str) -> dict[str, str]:
-        known = {**self._known, "BOOKING": token}
-        return {f"{self.name}_ACME_{key}": value for key, value in known.items()}
+        variables = {**self._variables, "BOOKING": token}
+        return {f"{self.name}_ACME_{key}": value for key, value in variables.items()}
 
     @classmethod
     def from_environment(cls, name: str, environment: Mapping[str, str]) -> Self:
@@ -189,30 +189,30 @@ class AcmeQpu(Qpu):
         return self._api.checked(Job, self._api.send("POST", "/jobs", body)).job
 
     def find(self, tag: str) -> str | None:
-        found = self._api.get(list[Job], f"/jobs?tag={tag}")
-        return found[0].job if found else None
+        jobs = self._api.get(list[Job], f"/jobs?tag={tag}")
+        return jobs[0].job if jobs else None
 
     def poll(self, job_id: str) -> Progress:
-        told = self._job(job_id)
-        return Progress(told.phase, told.ahead, told.wait)
+        job = self._job(job_id)
+        return Progress(job.phase, job.ahead, job.wait)
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        told, result = self._job(job_id), None
-        if told.phase == "Completed":
+        job, result = self._job(job_id), None
+        if job.phase == "Completed":
             path = f"/jobs/{job_id}/spins"
             spins = self._api.get(list[list[int]], path, result_of=task)
-            timing: JSON = {"qpu_seconds": told.billed}
+            timing: JSON = {"qpu_seconds": job.billed}
             info: dict[str, JSON] = {"sampler": "acme", "qpu": self.name}
-            info |= {"calibration": told.calibration, "timing": timing}
+            info |= {"calibration": job.calibration, "timing": timing}
             result = Result(samples(task, spins), info)
-        failure = told.error if told.phase == "Failed" else None
-        calibration = CalibrationData.read(told.calibration)
-        return Outcome(result, failure, told.billed, told.took, calibration)
+        failure = job.error if job.phase == "Failed" else None
+        calibration = CalibrationData.read(job.calibration)
+        return Outcome(result, failure, job.billed, job.took, calibration)
 
     def _job(self, job_id: str) -> Job:
-        told = self._api.get(Job, f"/jobs/{job_id}")
-        check_about(self.name, told.job, job_id)
-        return told
+        job = self._api.get(Job, f"/jobs/{job_id}")
+        check_about(self.name, job.job, job_id)
+        return job
 
     def cancel(self, job_id: str) -> None:
         with suppress(UnknownJob):

@@ -1,4 +1,4 @@
-"""The contract of sf_quantum, on a stand-in for Acme's machine.
+"""The contract of sf_quantum, on a server-in for Acme's machine.
 
 ========================  =============================================================
 ``GET /machine``          ``Machine``
@@ -52,20 +52,20 @@ class Request(BaseHTTPRequestHandler):
     """A request to Acme's REST API."""
 
     def handle_one_request(self) -> None:
-        """Take any method."""
+        """Handle a request with any method."""
         self.raw_requestline = self.rfile.readline()
         if self.raw_requestline and self.parse_request():
             length = int(self.headers.get("content-length") or 0)
             body = json.loads(self.rfile.read(length) or "{}")
             key = self.headers.get("X-Acme-Key")
-            status, told = 200, None
+            status, answer = 200, None
             try:
-                told = cast("Stand", self.server).answer(
+                answer = cast("AcmeServer", self.server).answer(
                     key, self.command, self.path, body
                 )
             except Refused as error:
-                status, told = error.args[0], {"error": error.args[1]}
-            text = json.dumps(told).encode()
+                status, answer = error.args[0], {"error": error.args[1]}
+            text = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             if status in (429, 503):
@@ -75,11 +75,11 @@ class Request(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
-class Stand(ThreadingHTTPServer):
-    """The machine; each job is seen waiting and running once before it is over."""
+class AcmeServer(ThreadingHTTPServer):
+    """Acme's server; each job is seen waiting and running once before it ends."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Request)
@@ -107,8 +107,8 @@ class Stand(ThreadingHTTPServer):
             case "POST", ["jobs"]:
                 return self.accept(body)
             case _, ["jobs", "tag" | "booking" as field, value]:
-                found = zip(self.jobs, self.sent, strict=True)
-                return [job for job, sent in found if sent[field] == value]
+                pairs = zip(self.jobs, self.sent, strict=True)
+                return [job for job, sent in pairs if sent[field] == value]
             case _, ["jobs", job, *what] if job.isdecimal() and int(job) < len(
                 self.sent
             ):
@@ -116,10 +116,10 @@ class Stand(ThreadingHTTPServer):
         raise Refused(404, "there is no such thing")
 
     def machine(self) -> JSON:
-        told: dict[str, JSON] = {"state": self.state, "reason": self.reason}
-        told |= {"qubits": 62, "dead": [3, 9], "shots": SHOTS}
-        told |= {"ahead": 0, "wait": 0.0, "setup": 10, "shot": 0.1}
-        return told | {"calibration": CALIBRATION}
+        machine: dict[str, JSON] = {"state": self.state, "reason": self.reason}
+        machine |= {"qubits": 62, "dead": [3, 9], "shots": SHOTS}
+        machine |= {"ahead": 0, "wait": 0.0, "setup": 10, "shot": 0.1}
+        return machine | {"calibration": CALIBRATION}
 
     def book(self, method: str, booking: str) -> JSON:
         if method == "GET" and self.booking != booking:
@@ -149,11 +149,13 @@ class Stand(ThreadingHTTPServer):
             raise Refused(422, f"{len(bqm.variables)} spins on 62 qubits")
         if not 1 <= cast("int", sent["shots"]) <= SHOTS:
             raise Refused(422, f"{sent['shots']} shots")
-        found = SimulatedAnnealingSampler().sample(
+        samples = SimulatedAnnealingSampler().sample(
             bqm, num_reads=int(str(sent["shots"]))
         )
-        order = [found.variables.index(number) for number in range(len(bqm.variables))]
-        self.spins.append(found.record.sample[:, order].tolist())
+        order = [
+            samples.variables.index(number) for number in range(len(bqm.variables))
+        ]
+        self.spins.append(samples.record.sample[:, order].tolist())
         self.sent.append(sent)
         job: dict[str, JSON] = {"job": str(len(self.jobs)), "phase": "waiting"}
         job |= {"ahead": 2, "wait": 3e6, "took": 0, "billed": 0, "error": ""}
@@ -164,7 +166,7 @@ class Stand(ThreadingHTTPServer):
         if spins:
             return self.spins[number]
         job = self.jobs[number]
-        told, now = {**job}, job["phase"]
+        answer, now = {**job}, job["phase"]
         if now in ("waiting", "running"):
             job |= {"phase": "running", "ahead": None, "wait": None}
             if method == "DELETE":
@@ -173,27 +175,27 @@ class Stand(ThreadingHTTPServer):
                 job |= {"phase": self.phase, "took": 25.0, "billed": 20.0}
                 job |= {"calibration": CALIBRATION}
                 job |= {"error": "it burnt" if self.phase == "failed" else ""}
-        return told
+        return answer
 
 
 @pytest.fixture
-def stand() -> Iterator[Stand]:
-    with Stand() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+def server() -> Iterator[AcmeServer]:
+    with AcmeServer() as started:
+        thread = threading.Thread(target=started.serve_forever, args=(0.01,))
         thread.start()
-        yield server
-        server.shutdown()
+        yield started
+        started.shutdown()
         thread.join()
 
 
 @pytest.fixture
-def config(stand: Stand, tmp_path: Path) -> dict[str, JSON]:
+def config(server: AcmeServer, tmp_path: Path) -> dict[str, JSON]:
     """The configuration of the QPU."""
     (tmp_path / "key").write_text(f"{KEY}\n")
-    return {"url": stand.url, "keyFile": str(tmp_path / "key")}
+    return {"url": server.url, "keyFile": str(tmp_path / "key")}
 
 
-def under(driver: Qpu, lease: str) -> Qpu:
+def job_side(driver: Qpu, lease: str) -> Qpu:
     """The job's side of a QPU."""
     job = from_environment(job_environment([(driver, lease)]))
     assert job is not None
@@ -213,26 +215,26 @@ class TestAcme(QpuContract, JobContract):
         return qpu.load("acme").from_config("one", config)
 
     @pytest.fixture(autouse=True)
-    def stands(self, stand: Stand) -> None:
-        self.stand = stand
+    def set_server(self, server: AcmeServer) -> None:
+        self.server = server
 
     def refuse(self, driver: Qpu, status: int) -> None:
-        self.stand.refusals = [status]
+        self.server.refusals = [status]
 
     def test_one_booking_at_a_time(self, driver: Qpu, lease: str) -> None:
         with pytest.raises(NoLease, match="'one': it is not free"):
             driver.acquire()
         assert driver.renew(lease) is None
 
-    def test_who_asks_again_gets_the_same_booking(self, driver: Qpu) -> None:
+    def test_a_repeated_request_gets_the_same_booking(self, driver: Qpu) -> None:
         tokens = {driver.acquire_waiting(None, wait_seconds=0, key="k") for _ in "ab"}
         assert len(tokens) == 1
         driver.release(*tokens)
         driver.release(driver.acquire_waiting(None, wait_seconds=0, key="another"))
 
-    def test_what_a_lease_was_used_for_is_told(self, driver: Qpu) -> None:
+    def test_the_jobs_of_a_released_lease_are_listed(self, driver: Qpu) -> None:
         token = driver.acquire()
-        under(driver, token).solve(problem(), {"num_reads": 1})
+        job_side(driver, token).solve(problem(), {"num_reads": 1})
         driver.release(token)
         (used,) = driver.jobs(token) or []
         assert used.qpu_seconds == pytest.approx(20e-6)
@@ -244,8 +246,8 @@ class TestAcme(QpuContract, JobContract):
         entry = {"name": "one", "type": "acme", "environment": config}
         file = tmp_path / "qrmi_config.json"
         file.write_text(json.dumps({"resources": [entry]}))
-        (found,) = QpuSelection(["one"], qrmi_config=str(file)).qpus({})
-        assert found.status().online
+        (client,) = QpuSelection(["one"], qrmi_config=str(file)).qpus({})
+        assert client.status().online
         of_rest = selection.client(
             "acme", "q", {"qrmiConfig": str(file), "resource": "one"}
         )
@@ -256,37 +258,37 @@ class TestAcme(QpuContract, JobContract):
         ):
             QpuSelection(["one"], qrmi_config=str(file)).qpus({})
 
-    def test_the_machine_as_it_is_now(self, driver: Qpu) -> None:
-        told = driver.describe()
-        assert (told.qubits, told.shots) == (62, SHOTS)
-        assert sorted(told.out_of_service) == [3, 9]
-        assert told.timing is not None
-        assert told.timing.job_seconds(1000) == pytest.approx(110e-6)
-        assert told.calibration == CalibrationData.read(CALIBRATION)
+    def test_the_description_is_the_vendors(self, driver: Qpu) -> None:
+        device = driver.describe()
+        assert (device.qubits, device.shots) == (62, SHOTS)
+        assert sorted(device.out_of_service) == [3, 9]
+        assert device.timing is not None
+        assert device.timing.job_seconds(1000) == pytest.approx(110e-6)
+        assert device.calibration == CalibrationData.read(CALIBRATION)
 
-    def test_a_queued_job_is_told_when_it_starts(self, job: Qpu) -> None:
+    def test_a_queued_job_has_a_position_and_an_eta(self, job: Qpu) -> None:
         number = job.submit(task())
         queued = job.poll(number)
         assert (queued.state, queued.position, queued.eta_seconds) == ("Queued", 2, 3.0)
         assert job.poll(number) == Progress("Running")
 
-    def test_trouble_is_told(
-        self, driver: Qpu, stand: Stand, config: dict[str, JSON]
+    def test_vendor_errors_are_reported(
+        self, driver: Qpu, server: AcmeServer, config: dict[str, JSON]
     ) -> None:
-        stand.state = "down"
+        server.state = "down"
         assert driver.status().reason == "it is down"
         with pytest.raises(NoLease):
             driver.acquire()
-        stand.state, stand.reason = "maintenance", "a new cryostat"
+        server.state, server.reason = "maintenance", "a new cryostat"
         assert driver.status().reason == "a new cryostat"
-        stand.state, stand.phase = "up", "failed"
+        server.state, server.phase = "up", "failed"
         token = driver.acquire()
-        job = under(driver, token)
+        job = job_side(driver, token)
         with pytest.raises(QpuError, match="job 0: it burnt"):
             job.solve(problem(), {"num_reads": 1})
         with pytest.raises(InputError, match="num_sweeps"):
             job.solve(problem(), {"num_sweeps": 1})
-        stand.refusals = [429]
+        server.refusals = [429]
         with pytest.raises(NotAccepted, match="too many ask") as caught:
             job.submit(task())
         assert caught.value.retry_seconds == 1

@@ -263,7 +263,7 @@ class Attempts:
         attempt.targets, attempt.unconfirmed = (), None
         self._state.release(attempt)
 
-    async def ended(self, seconds: float) -> None:
+    async def wait_for_job_end(self, seconds: float) -> None:
         """Wait at most some seconds for the end of any job."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -144,7 +144,7 @@ class FilterRules:
     def of(self, step: str) -> StepRules:
         """Return a step's rules; each key is from the nearest entry at or above the step."""
         of_step: dict[str, JSON] = {}
-        for name in sorted(name for name in self._steps if is_below(step, name)):
+        for name in sorted(name for name in self._steps if is_within(step, name)):
             entry = self._steps[name]
             budgets = (of_step.get("budget"), entry.get("budget"))
             limits = [b.items() for b in budgets if isinstance(b, dict)]
@@ -172,7 +172,8 @@ class FilterRules:
         )
 
 
-def is_below(step: str, top: str) -> bool:
+def is_within(step: str, top: str) -> bool:
+    """Return whether a step is ``top``, or a step of the subworkflow ``top``."""
     return PurePosixPath(step).is_relative_to(top)
 
 

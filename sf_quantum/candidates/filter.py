@@ -168,7 +168,7 @@ class CandidateFilter(BindingFilter):
                 waits_since + wait_limit < time.monotonic()
             ):
                 break
-            await self._attempts.ended(USAGE_SECONDS)
+            await self._attempts.wait_for_job_end(USAGE_SECONDS)
         kinds = self._attempts.kinds(step)
         self._refuse_wait(attempt, decision)
         self._remarks.warn_of_mixing(attempt, decision, kinds)

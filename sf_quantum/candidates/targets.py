@@ -95,7 +95,7 @@ def _service_status(
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
-    statuses = [qpu.sized(size).status() for qpu in qpus]
+    statuses = [qpu.with_job_size(size).status() for qpu in qpus]
     return together(statuses)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from os.path import normpath
 from pathlib import Path, PurePosixPath
 
-from sf_quantum.candidates.decision import is_below
+from sf_quantum.candidates.decision import is_within
 from sf_quantum.checking.bindings import folders, resources
 from sf_quantum.checking.bindings.binding import Binding, check_duplicates
 from sf_quantum.checking.cwl import inputs, types
@@ -138,7 +138,7 @@ class Workflow:
         paths = self.process.steps if kind == "step" else self.process.ports
         clean = str(PurePosixPath(path))
         unseen = any(
-            clean != top and is_below(clean, top) for top in self.process.unseen
+            clean != top and is_within(clean, top) for top in self.process.unseen
         )
         if clean not in paths and not unseen:
             what = f"the workflow has no {kind} {path}"
@@ -234,7 +234,7 @@ class Workflow:
     def bound(self, step: str) -> Binding | None:
         """The binding that applies to a step."""
         steps = [b for b in self.bindings if b.kind == "step"]
-        bound = [b for b in steps if is_below(step, b.path)]
+        bound = [b for b in steps if is_within(step, b.path)]
         # of several bindings of a step, StreamFlow uses the last
         bound.sort(key=lambda b: len(PurePosixPath(b.path).parts))
         return bound[-1] if bound else None

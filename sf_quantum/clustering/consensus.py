@@ -23,7 +23,7 @@ from sf_quantum.clustering.result import Clustering
 from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, lack, read_json
+from sf_quantum.files import JSON, describe_missing, read_json
 
 #: the score of a consensus with a single cluster, or without a cluster
 NO_SCORE = -1.0
@@ -363,7 +363,7 @@ def read_state(path: str | Path, points: int) -> State:
             raise ValueError("best, labels and clusterings do not agree")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(
-            f"{path}: not a state as sfq score writes it ({lack(error)})"
+            f"{path}: not a state as sfq score writes it ({describe_missing(error)})"
         ) from error
     if len(state.labels) != points:
         raise InputError(

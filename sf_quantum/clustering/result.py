@@ -13,7 +13,7 @@ from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.methods import METHODS, Parameters
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, lack, read_json, write_json
+from sf_quantum.files import JSON, describe_missing, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
         clustering = _parsed(content)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"{path}: not a clustering as sfq cluster writes it ({lack(error)})"
+            f"{path}: not a clustering as sfq cluster writes it ({describe_missing(error)})"
         ) from error
     if points is not None and clustering.size != points:
         raise InputError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sf_quantum.clustering.kernels import Doubles
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, lack, mapping, read_json
+from sf_quantum.files import JSON, describe_missing, mapping, read_json
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read_samples(path: str, candidates: int) -> Samples:
             raise ValueError("an energy is not a number")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"{path}: not a dimod SampleSet as sfq solve writes it ({lack(error)})"
+            f"{path}: not a dimod SampleSet as sfq solve writes it ({describe_missing(error)})"
         ) from error
     if in_order != [*range(candidates)]:
         raise InputError(

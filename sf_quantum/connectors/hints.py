@@ -16,7 +16,7 @@ from sf_quantum.protocol.leases import LeaseHints
 class JobHints:
     """The hints for one job.
 
-    :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.hinted`
+    :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.with_hints`
     :param wait_seconds: longest total wait for the job's lease and in the QPU's job queue
     :param has_alternative: whether the job can run on another location, so it leaves a QPU
         that goes offline instead of waiting for it

@@ -140,7 +140,7 @@ class RestConnector(QuantumConnector):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        return cls.client(name, config, folder).sized(size).status()
+        return cls.client(name, config, folder).with_job_size(size).status()
 
     @classmethod
     def client(cls, name: str, config: Mapping[str, JSON], folder: Path) -> Qpu:
@@ -201,7 +201,7 @@ def _client_config(
 
 
 def _hints(type_: str, config: Mapping[str, JSON]) -> LeaseHints:
-    """Read the hints for leases, see :meth:`.Qpu.hinted`.
+    """Read the hints for leases, see :meth:`.Qpu.with_hints`.
 
     :raises InputError: if ``latestStart`` is not a time, or the kind would ignore a hint
     """

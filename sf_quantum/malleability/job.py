@@ -30,7 +30,7 @@ from sf_quantum.slurm import tres
 from sf_quantum.text import plural
 
 # pauses between checks, for example of whether a waiting job has its nodes
-_LOOKS = Backoff(0.1, 5.0, growth=1.5)
+_POLLS = Backoff(0.1, 5.0, growth=1.5)
 # After a request for fewer nodes, Slurm's scheduler allocates free nodes within this time.
 _LOWERED_SECONDS = 10.0
 # Longest wait for steps and programs to end, such as the daemons of an ended mpiexec.
@@ -162,7 +162,7 @@ class MalleableJob:
 
     def _check_steps(self, kept: list[str]) -> None:
         deadline = Deadline(_STEPS_SECONDS)
-        for pause in _LOOKS.pauses():
+        for pause in _POLLS.pauses():
             running = (
                 s for one in self.nodes.allocations for s in slurm.steps(one.name)
             )
@@ -205,7 +205,7 @@ class MalleableJob:
     def _withdraw(self, stop: threading.Event) -> None:
         """Cancel requests whose answer from Slurm was lost, or use their nodes."""
         deadline = Deadline(_AWAY_SECONDS)
-        for pause in _LOOKS.pauses():
+        for pause in _POLLS.pauses():
             try:
                 slurm.cancel_pending(self.name)
                 self._update()
@@ -245,7 +245,7 @@ class MalleableJob:
     def _started(self, id_: str, deadline: Deadline, stop: threading.Event) -> bool:
         """Wait for the start of a job; return whether the job has started in time."""
         reported = ""
-        for pause in _LOOKS.pauses():
+        for pause in _POLLS.pauses():
             try:
                 state, reason = slurm.state(id_)
             except SlurmError as error:
@@ -324,7 +324,7 @@ def lock_nodes(folder: Path) -> int:
     except OSError as error:
         raise cannot_write(path, error) from error
     deadline = Deadline(_STEPS_SECONDS)
-    for pause in _LOOKS.pauses():
+    for pause in _POLLS.pauses():
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break

@@ -74,7 +74,7 @@ class JobSize:
     reads: int = DEFAULT_READS
 
 
-def under_name(qpu: str, info: Mapping[str, JSON]) -> dict[str, JSON]:
+def with_qpu_name(qpu: str, info: Mapping[str, JSON]) -> dict[str, JSON]:
     """Give the QPU in a result's ``info`` the name that its user knows.
 
     :param qpu: name of the deployment, or of the resource
@@ -116,8 +116,8 @@ class QpuStatus:
     :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
         ``photonic``), if known
     :param trouble: problem that impairs it although it is online, if it reports one
-    :param job_qpu_seconds: expected charge for a job of the size given to :meth:`Qpu.sized`,
-        if it reports one
+    :param job_qpu_seconds: expected charge for a job of the size given to
+        :meth:`Qpu.with_job_size`, if it reports one
     :param job_run_seconds: expected time of this job from its start to its end
     """
 
@@ -164,14 +164,14 @@ class Qpu(ABC):
     #: the kinds of job that :meth:`submit` accepts; empty for a kind without a job side
     kinds: ClassVar[tuple[Kind, ...]] = ()
     #: whether :meth:`find` can look up a job by its tag
-    finds: ClassVar[bool] = False
+    finds_by_tag: ClassVar[bool] = False
     #: whether a result may have fewer reads than requested, as documented by the vendor;
     #: otherwise such a result is an error
     fewer_reads: ClassVar[bool] = False
     #: whether jobs end with their lease, and only a submission reports that it has ended
-    sessions: ClassVar[bool] = False
+    jobs_end_with_lease: ClassVar[bool] = False
     #: whether requests for leases may have a priority
-    priorities: ClassVar[bool] = False
+    supports_priorities: ClassVar[bool] = False
     #: the vendor's names of the reservations that a lease may name; ``None`` if only the
     #: QPU's service knows them
     reservations: ClassVar[tuple[str, ...] | None] = ()
@@ -182,7 +182,7 @@ class Qpu(ABC):
         return None
 
     @classmethod
-    def lack(cls) -> str | None:
+    def sampler_problem(cls) -> str | None:
         """Explain briefly why :meth:`sampler` would fail here; ``None`` if it would not.
 
         This does not concern a driver, which only leases the QPU.
@@ -245,10 +245,10 @@ class Qpu(ABC):
         """
         return self.acquire(job)
 
-    def hinted(self, hints: LeaseHints) -> Self:
+    def with_hints(self, hints: LeaseHints) -> Self:
         """Return a client of this QPU that acquires leases with hints.
 
-        A kind with :attr:`priorities` or :attr:`reservations` overrides this.
+        A kind with :attr:`supports_priorities` or :attr:`reservations` overrides this.
 
         :param hints: hints for each lease;
             :func:`~sf_quantum.qpu.leasing.held_leases.acquire` applies ``latest_start``
@@ -264,9 +264,9 @@ class Qpu(ABC):
     def hint_problem(cls, hints: LeaseHints) -> str | None:
         """Explain which hint this kind would ignore, and what to write; ``None`` if none.
 
-        :param hints: see :meth:`hinted`
+        :param hints: see :meth:`with_hints`
         """
-        if hints.priority and not cls.priorities:
+        if hints.priority and not cls.supports_priorities:
             return f"QPUs of type {cls.type} have no priorities: omit priority"
         reservation, names = hints.reservation, cls.reservations
         if not reservation or names is None or reservation in names:
@@ -287,7 +287,7 @@ class Qpu(ABC):
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no reservations")
 
-    def sized(self, size: JobSize | None) -> Self:
+    def with_job_size(self, size: JobSize | None) -> Self:
         """Return a client of this QPU whose status contains the cost of a job.
 
         :param size: size of the job; ``None`` for a status without a job's cost
@@ -318,7 +318,7 @@ class Qpu(ABC):
         """
         return None
 
-    def give_way(self, token: str) -> None:
+    def release_keeping_position(self, token: str) -> None:
         """Release a lease, so that others can use the QPU now.
 
         If the QPU has a queue for leases, only an admin may do this, and the next request
@@ -491,14 +491,14 @@ class Qpu(ABC):
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def find(self, tag: str) -> str | None:
-        """Look up a job by its tag, if :attr:`finds` is set; ``None`` if there is none.
+        """Look up a job by its tag, if :attr:`finds_by_tag` is set; ``None`` if there is none.
 
         :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no tags")
 
-    def others(self, tag: str, job_id: str) -> Sequence[str]:
-        """List the other jobs with the tag of a job, if :attr:`finds` is set.
+    def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
+        """List the other jobs with the tag of a job, if :attr:`finds_by_tag` is set.
 
         There are none if the vendor accepts each tag only once.
 

@@ -31,7 +31,7 @@ class JobSide(Protocol):
     """The job side of a :class:`~sf_quantum.qpu.Qpu`."""
 
     name: str
-    finds: ClassVar[bool]
+    finds_by_tag: ClassVar[bool]
 
     def describe(self) -> Description: ...
     def run_job(self, task: Task) -> Outcome: ...
@@ -71,7 +71,7 @@ def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
     :returns: whether there was a job to cancel
     :raises QpuError: if the QPU cannot look up jobs by their tags, or does not answer
     """
-    if not qpu.finds:
+    if not qpu.finds_by_tag:
         raise QpuError(f"QPU {qpu.name!r} cannot look for its job to cancel it")
     for pause in backoff.JOB.pauses():
         if outcome.done():
@@ -106,7 +106,7 @@ def _submitted(qpu: JobSide, task: Task) -> str:
         except UnknownJob:  # the path is wrong
             raise
         except QpuError:
-            if not qpu.finds or (pause := next(pauses)) > deadline.left:
+            if not qpu.finds_by_tag or (pause := next(pauses)) > deadline.left:
                 raise
             time.sleep(pause)
             if (job_id := _repeated(lambda: qpu.find(task.tag))) is not None:

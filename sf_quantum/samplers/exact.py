@@ -70,7 +70,7 @@ ENUMERATED = 20
 READS = 1000
 TIME_LIMIT = 30.0
 #: values of ``info["incomplete"]``
-FEWER = "there are more optima than num_reads"
+MORE_OPTIMA = "there are more optima than num_reads"
 OUT_OF_TIME = "time_limit was too short"
 UNSOLVED = "HiGHS ended without a solution"
 CLOSE = "energies are too close for HiGHS's tolerances"
@@ -171,7 +171,7 @@ def _enumerated(problem: Quadratic, max_states: int) -> _Found:
     size = len(problem.linear)
     listed = numbers[:max_states].tolist()
     states = [[number >> i & 1 for i in range(size)] for number in listed]
-    incomplete = FEWER if len(numbers) > max_states else None
+    incomplete = MORE_OPTIMA if len(numbers) > max_states else None
     return _Found(states, int(lowest), int(lowest), incomplete)
 
 
@@ -220,7 +220,7 @@ class _Search:
         energy = self._best[0]
         optima = [[*state] for state, each in listed.items() if each == energy]
         if sum(map(self._count, optima)) > max_states:
-            reason = FEWER
+            reason = MORE_OPTIMA
         every = chain(*map(self._expanded, optima or [self._best[1]]))
         states = [*islice(every, max_states)]
         return _Found(states, energy, min(bound, energy), reason)
@@ -243,7 +243,7 @@ class _Search:
         if not is_solved:
             return OUT_OF_TIME if self._program.out_of_time else UNSOLVED
         optima = sum(self._count(s) for s, each in listed.items() if each == lowest)
-        return FEWER if bound == lowest and optima > max_states else CLOSE
+        return MORE_OPTIMA if bound == lowest and optima > max_states else CLOSE
 
     def _count(self, state: Sequence[int]) -> int:
         """Count the states of the whole problem that a state of the program represents."""

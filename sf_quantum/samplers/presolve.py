@@ -45,7 +45,7 @@ from sf_quantum.samplers.states import (
 # time limit of a part when the total has run out: easy parts are still solved
 LEAST_SECONDS = 0.01
 # why optima may be missing
-FEWER = "there are more optima than num_reads"
+MORE_OPTIMA = "there are more optima than num_reads"
 ROUNDED = "the sampler solved a part whose biases were rounded to doubles"
 # a reduction, and its parts as they are sent: each by itself, or all as one
 _Attempt: TypeAlias = tuple[Reduction, list[list[int]]]
@@ -417,7 +417,7 @@ def _proof(
     gap = sum(map(Fraction, gaps), Fraction()) if finite else None
     reasons = [answer.info.get("incomplete") for answer in answers]
     if len(exact) < states:
-        reasons.append(FEWER)
+        reasons.append(MORE_OPTIMA)
     complete = len(exact) == states and all(
         answer.info["complete"] for answer in answers
     )

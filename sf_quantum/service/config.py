@@ -179,7 +179,9 @@ def make_device(settings: DeviceChoice) -> Device:
     :raises InputError: if the device cannot be made from its keys
     """
     if isinstance(settings, DeviceSettings):
-        if settings.technology == PHOTONIC and (problem := photonic.lack()):
+        if settings.technology == PHOTONIC and (
+            problem := photonic.installation_problem()
+        ):
             raise InputError(problem)  # the device would refuse all jobs
         return EmulatedDevice(**dict(settings))
     if isinstance(settings, QpuSettings):

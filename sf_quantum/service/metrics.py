@@ -140,7 +140,7 @@ class QpuCollector(Collector):
     def _calibration(self) -> Iterator[Metric]:
         device, watch = self._queue.device, self._queue.drift
         quality = self._telemetry.quality
-        watch.look(device)
+        watch.add_readings(device)
         calibrations = device.calibrations
         if (made := calibrations.made) is not None:
             yield _gauge("sfq_calibration_timestamp_seconds", made)

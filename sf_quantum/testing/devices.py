@@ -393,8 +393,8 @@ class DeviceContract:
                 return
             if device.jobs.recovery is Recovery.BY_TAG:
                 assert again.jobs.find(task.tag) == job_id
-                assert not again.jobs.others(task.tag, job_id)
-                assert [*again.jobs.others(task.tag, "")] == [job_id]
+                assert not again.jobs.duplicates(task.tag, job_id)
+                assert [*again.jobs.duplicates(task.tag, "")] == [job_id]
             assert over(again, job_id, task) == "Completed"
             assert_completed(again.jobs.result(job_id, task), task)
 

@@ -350,11 +350,11 @@ class JobContract(_Leased):
         tasks = [self.task(kind, described) for kind in described.kinds * 2]
         ids = [job.submit(task) for task in tasks]
         assert len(set(ids)) == len(ids)
-        if job.finds:
+        if job.finds_by_tag:
             assert [job.find(task.tag) for task in tasks] == ids
-            assert not job.others(tasks[0].tag, ids[0])
+            assert not job.duplicates(tasks[0].tag, ids[0])
             # Next to a job with another id, the job with this tag is a duplicate.
-            assert [*job.others(tasks[0].tag, "")] == ids[:1]
+            assert [*job.duplicates(tasks[0].tag, "")] == ids[:1]
             assert job.find(secrets.token_hex(16)) is None
 
     def test_jobs_are_cancelled(self, slow_driver: Qpu) -> None:

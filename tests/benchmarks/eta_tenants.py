@@ -206,7 +206,9 @@ class Simulation:
         while self._waiting and len(self._held) < self.vqpus:
             rank = min(RANKS[one.tenant.job_class] for one in self._waiting)
             first = [w for w in self._waiting if RANKS[w.tenant.job_class] == rank]
-            index = self.policy.choose(first, [held.lease for held in self._held])
+            index = self.policy.choose_request(
+                first, [held.lease for held in self._held]
+            )
             for passed in first[:index]:
                 passed.passed += 1
             self._waiting.remove(first[index])
@@ -248,7 +250,7 @@ class Simulation:
         )
         self.estimator.submitted(job)
         self.pending.add(job)
-        ahead = self.pending.ahead(job, self.estimator.held)
+        ahead = self.pending.work_ahead(job, self.estimator.held)
         _, eta = self.estimator.wait(job, *ahead)
         self._jobs[job.number] = _Submitted(held, beside, self.now, eta)
         running = self._running

@@ -63,7 +63,7 @@ _PARTITION = "compute"  # the lab's own
 _BACKFILL_SECONDS = 1
 # slurmctld looks once per second whether its queue needs a pass, with batch_sched_delay=0
 _QUEUE_SECONDS = 1
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _SUBMITTED = r"_slurm_rpc_submit_batch_job: JobId=(\d+) "
 _MEASURES = ("makespan", "wall", "wait", "node-seconds", "others-wait")
 _STRATEGIES: list[dict[str, str | int]] = [
@@ -152,7 +152,7 @@ class Cluster:
                 for line in lines:
                     if found := re.match(r"JobId=(\d+) ", line):
                         self._job(int(found[1])).ended.set()
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _with_follower(cluster: Cluster, work: Coroutine[None, None, None]) -> None:

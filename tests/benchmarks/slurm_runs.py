@@ -23,7 +23,7 @@ from tests.support.journals import Event as JournalEvent
 from tests.support.journals import measure, read
 
 BIN = Path(sys.executable).parent
-LOOK_SECONDS = 0.1
+POLL_SECONDS = 0.1
 #: the name of jobs that belong to no driver
 OTHERS = "other"
 
@@ -152,7 +152,7 @@ def drive(
             drivers.append(driver)
         for driver, file in zip(drivers, files, strict=True):
             while driver.poll() is None:
-                if stop.wait(LOOK_SECONDS):
+                if stop.wait(POLL_SECONDS):
                     raise RunError(f"{file}: stopped")
             if driver.returncode:
                 said = (file.parent / "log").read_text(errors="replace")

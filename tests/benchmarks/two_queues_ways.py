@@ -44,7 +44,7 @@ class Program:
         helpers = Helpers(trial)
         pause = 0.2 + 2 * trial.setting.scale
         while trial.queued():
-            helpers.look()
+            helpers.poll()
             if stop.wait(pause):
                 raise RunError("stopped")
         helpers.end()
@@ -123,7 +123,7 @@ class Flow:
             stack.callback(driver.kill)  # of one that has ended it does nothing
             helpers = Helpers(trial, driver)
             began = time.time()
-            while not helpers.look():
+            while not helpers.poll():
                 if stop.wait(0.2):
                     raise RunError("stopped")
         if driver.returncode:
@@ -175,7 +175,7 @@ class Helpers:
         self._service = psutil.Process(service.pid) if service else None
         self._before = self._service_seconds()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Look at their memory; whether the driver has ended."""
         if (driver := self._driver) is not None:
             pid, status, usage = os.wait4(driver.pid, os.WNOHANG)

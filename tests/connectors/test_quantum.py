@@ -52,7 +52,7 @@ from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
     LeaseProblem,
     QpuLoss,
-    QpuWatch,
+    QpuMonitor,
 )
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from tests.support.waiting import SECONDS
@@ -476,14 +476,14 @@ async def test_its_qpu_jobs_wait_for_what_is_left_of_it_too(
 ) -> None:
     left: list[float | None] = []
 
-    def look(watch: QpuWatch) -> QpuLoss | None:
+    def check(watch: QpuMonitor) -> QpuLoss | None:
         if watch.wait_seconds is None:  # before the lease
             return None
         left.append(watch.wait_seconds)
         (step.folder / "looked").touch()
         return QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=600)
 
-    monkeypatch.setattr(QpuWatch, "look", look)
+    monkeypatch.setattr(QpuMonitor, "check", check)
     with suppress(WorkflowExecutionException):
         await step.run("until [ -e looked ]; do sleep 0.01; done")
     assert left == [0.0]

@@ -20,7 +20,7 @@ from sf_quantum.protocol.descriptions import Description, Timing, Topology
 from sf_quantum.protocol.tasks import JobParameters, Kind
 from sf_quantum.samplers.problem import FieldError, document
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.emulator.photons.photonic import lack
+from sf_quantum.service.device.emulator.photons.photonic import installation_problem
 from sf_quantum.service.device.emulator.settings import DeviceSettings
 from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.interface import Device
@@ -115,7 +115,7 @@ def test_a_twin_accepts_what_fits(pairs: tuple[Device, TwinDevice, Device]) -> N
     if pairs[0].description.technology == "photonic":
         wide: JSON = {**PHOTONIC, "input_state": f"|{','.join('1' * 15)}>"}
         for one in pairs:
-            computes = isinstance(one, QpuDevice) or lack() is None
+            computes = isinstance(one, QpuDevice) or installation_problem() is None
             assert accepts(one, "photonic", PHOTONIC, {"num_reads": 20}) == computes
             assert not accepts(one, "photonic", wide, {"num_reads": 20})
         return

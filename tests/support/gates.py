@@ -74,5 +74,5 @@ def kept_leases(service: RunningService) -> list[Lease]:
 
 def look_until_held(gate: Gate, service: RunningService) -> None:
     """Look until a lease is granted, of which the gate has not taken notice."""
-    gate.look()
+    gate.poll()
     until(lambda: len(leases(service)) == 1, "a lease")

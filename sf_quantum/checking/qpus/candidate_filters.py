@@ -17,7 +17,7 @@ from sf_quantum import qpu
 from sf_quantum.candidates.decision import (
     FilterRules,
     StepRules,
-    is_below,
+    is_within,
     rounded,
 )
 from sf_quantum.candidates.targets import (
@@ -191,7 +191,7 @@ class _FilterCheck:
         bound = {binding.path for binding in self.bindings}
         for step in mapping(self.config.get("steps")):
             # an entry may apply to all steps below it, or to a step below a bound step
-            if not any(is_below(step, b) or is_below(b, step) for b in bound):
+            if not any(is_within(step, b) or is_within(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
@@ -209,7 +209,7 @@ class _FilterCheck:
                 kind.name for kind in types.read(types.declared(body))
             }
         for step in sorted(self.process.commands.keys() - self.process.unseen):
-            above = [path for path in self.paths if is_below(step, path)]
+            above = [path for path in self.paths if is_within(step, path)]
             # only the nearest binding applies
             if not any(
                 max(above, key=len, default="") == b.path for b in self.bindings
@@ -236,14 +236,14 @@ class _FilterCheck:
         """Check that ``variables`` is set for each step with a limit on its problem's size."""
         rules, entries = self._rules, mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
-        steps = bound | {s for s in entries if any(is_below(s, b) for b in bound)}
+        steps = bound | {s for s in entries if any(is_within(s, b) for b in bound)}
         limits: dict[KeyPath, str] = {}
         for step in steps:
-            below = any(step != other and is_below(other, step) for other in steps)
+            below = any(step != other and is_within(other, step) for other in steps)
             if below or rules.of(step).variables is not None:
                 continue  # steps below it are checked instead, or its size is known
             levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
-            for name in sorted(name for name in entries if is_below(step, name)):
+            for name in sorted(name for name in entries if is_within(step, name)):
                 levels.append((("steps", name), mapping(entries[name])))
             for key in ("maxVariables", "minVariables"):
                 for where in [(*at, key) for at, keys in levels if key in keys][-1:]:
@@ -378,7 +378,7 @@ class _FilterCheck:
         """
         entries = mapping(self.config.get("steps"))
         names = [
-            n for n, e in entries.items() if is_below(step, n) and key in mapping(e)
+            n for n, e in entries.items() if is_within(step, n) and key in mapping(e)
         ]
         below = ("steps", max(names, key=len)) if of_steps and names else ()
         return ("bindingFilters", self.name, "config", *below, key)

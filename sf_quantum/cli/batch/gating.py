@@ -21,7 +21,7 @@ from sf_quantum.qpu.leasing.batch_jobs import BatchJob, lease_request
 from sf_quantum.qpu.leasing.burst import watch
 from sf_quantum.qpu.leasing.burst.classes import ClassRule, class_of
 from sf_quantum.qpu.leasing.burst.folder import Folder
-from sf_quantum.qpu.leasing.gating.gate import LOOK_SECONDS, Gate, logger
+from sf_quantum.qpu.leasing.gating.gate import POLL_SECONDS, Gate, logger
 from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
 from sf_quantum.qpu.leasing.places import Places
@@ -68,7 +68,7 @@ def run_gate(
                 break
             except QpuError as error:
                 logger.warning("%s", error)
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
         make_gate(args, scheduler).run()
 
 

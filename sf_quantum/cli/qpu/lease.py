@@ -34,9 +34,9 @@ from sf_quantum.qpu.leasing.account import CommandRun, LeaseUsage
 from sf_quantum.qpu.leasing.gating.in_job import held_environment
 from sf_quantum.qpu.leasing.held_leases import (
     LeaseSet,
-    QpuWatch,
+    QpuMonitor,
     WaitCancelled,
-    watching,
+    monitoring,
 )
 from sf_quantum.qpu.leasing.supervision import Command
 from sf_quantum.qpu.opening import LeaseOptions
@@ -248,12 +248,12 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     _check_not_ended(leases)
     watched = leases if args.elsewhere else []
     checks = [
-        QpuWatch(client, partial(_jobs, client, token)).look
+        QpuMonitor(client, partial(_jobs, client, token)).check
         for client, token in watched
     ]
-    with watching(checks, command.leave), _clients(args, environment) as variables:
+    with monitoring(checks, command.leave), _clients(args, environment) as variables:
         command.run({**environment, **variables})
-        command.ascribe_failure(checks)
+        command.attribute_failure(checks)
     return lambda: account.usage(account.leases_of(names, environment), names)
 
 
@@ -289,9 +289,11 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     opening.check_leasable(qpus, lease_options)
     with LeaseSet(qpus, _announce_wait) as leases:
         watched = qpus if args.elsewhere else []
-        watches = [QpuWatch(client, partial(leases.jobs, client)) for client in watched]
-        checks = [leases.refusal, *(watch.look for watch in watches)]
-        with watching(checks, command.leave), suppress(WaitCancelled):
+        watches = [
+            QpuMonitor(client, partial(leases.jobs, client)) for client in watched
+        ]
+        checks = [leases.refusal, *(watch.check for watch in watches)]
+        with monitoring(checks, command.leave), suppress(WaitCancelled):
             # A thread acquires the leases, so that no lease is lost to a signal at the
             # wrong moment; signal handlers run in the main thread meanwhile.
             request = opening.request(qpus, lease_options, Path(args.cmd[0]).name)
@@ -304,7 +306,7 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
             }
             with _clients(args, environment) as variables:
                 command.run({**environment, **variables})
-                command.ascribe_failure(checks)
+                command.attribute_failure(checks)
         return partial(account.usage, leases.tokens())
 
 

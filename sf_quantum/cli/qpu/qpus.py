@@ -110,8 +110,10 @@ def _unusable(type_: str) -> str | None:
         kind = qpu.load(type_)
     except InputError as error:
         return str(error)
-    lack = kind.lack()
-    return kind.problem() or (None if lack is None else f"for leases only, {lack}")
+    sampler_problem = kind.sampler_problem()
+    return kind.problem() or (
+        None if sampler_problem is None else f"for leases only, {sampler_problem}"
+    )
 
 
 def _report(client: Qpu) -> QpuReport:

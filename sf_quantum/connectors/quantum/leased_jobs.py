@@ -36,7 +36,7 @@ from sf_quantum.qpu.leasing.held_leases import (
     AcquireOptions,
     LeaseProblem,
     QpuLoss,
-    QpuWatch,
+    QpuMonitor,
 )
 
 # Pause between two queries of the ETA of a QPU job.
@@ -133,7 +133,7 @@ class LeasedJobs:
         if not job_hints.has_alternative:
             return await pool.acquire(request)
         acquiring = asyncio.create_task(pool.acquire(request))
-        watching = asyncio.create_task(pool.lost(QpuWatch(pool.qpu).look))
+        watching = asyncio.create_task(pool.wait_for_loss(QpuMonitor(pool.qpu).check))
         try:
             await asyncio.wait(
                 (acquiring, watching), return_when=asyncio.FIRST_COMPLETED
@@ -157,17 +157,17 @@ class LeasedJobs:
     ) -> None:
         """Once a job has to leave, release its lease, which cancels its QPU jobs."""
         # the waits for the lease and in the job queue share one limit
-        watch = QpuWatch(
+        watch = QpuMonitor(
             job.pool.qpu,
             lambda: job.lease.jobs_of(job.name) or (),
             job_hints.seconds_left,
         )
         elsewhere = job_hints.has_alternative
 
-        def look() -> QpuLoss | None:
-            return job.lease.refusal or (watch.look() if elsewhere else None)
+        def check() -> QpuLoss | None:
+            return job.lease.refusal or (watch.check() if elsewhere else None)
 
-        job.loss = await job.pool.lost(look)
+        job.loss = await job.pool.wait_for_loss(check)
         if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
         # A job that can run on another target ends at its next request, as after other losses.

@@ -249,13 +249,13 @@ class LeasePool:
         """See :meth:`JobLease.jobs_of`, or raise :class:`QpuUnavailable`."""
         return await self._in_thread(lease.jobs_of, job)
 
-    async def lost(self, look: Callable[[], QpuLoss | None]) -> QpuLoss:
+    async def wait_for_loss(self, check: Callable[[], QpuLoss | None]) -> QpuLoss:
         """Wait until a job has to leave the QPU.
 
-        :param look: function such as :meth:`QpuWatch.look`
+        :param check: function such as :meth:`QpuMonitor.check`
         """
         while True:
-            if (loss := await self._in_thread(look)) is not None:
+            if (loss := await self._in_thread(check)) is not None:
                 return loss
             await asyncio.sleep(POLL_SECONDS)
 

@@ -63,7 +63,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
     #: the longest wait for a lease; ``None`` for no limit
     lease_wait_seconds: float | None = None
-    #: default hints for the leases of jobs, see :meth:`.Qpu.hinted`
+    #: default hints for the leases of jobs, see :meth:`.Qpu.with_hints`
     lease_hints: LeaseHints = LeaseHints()
     #: the number of vQPUs
     _slots = 1
@@ -109,7 +109,7 @@ class QuantumConnector(LocationWrapper, ABC):
         if (error := access.exception()) is not None:
             raise QpuError(str(error)) from error
         pool = access.result()
-        status = pool.qpu.sized(size).status()
+        status = pool.qpu.with_job_size(size).status()
         # a lease that is kept for the next job of this run counts as free
         return replace(status, leases=max(0, status.leases - pool.kept))
 

@@ -58,7 +58,7 @@ ASK_SECONDS = 10.0
 # name of the file of QPU definitions in the spool
 DEFINITIONS = "qrmi_config.json"
 # attempts to read account files, which a slow file system may show late
-LOOKS = 10
+READ_ATTEMPTS = 10
 # EX_NOINPUT of sysexits.h, and the shell's exit code for an unknown command
 NO_FILE = 66
 NO_COMMAND = 127
@@ -298,7 +298,7 @@ class ServiceQpus:
         :raises LeaseFailure: instead, if the job has another target
         """
         files = f"{shlex.quote(use.account)}.*"
-        attempts = " ".join(map(str, range(LOOKS if good else 1)))
+        attempts = " ".join(map(str, range(READ_ATTEMPTS if good else 1)))
         text, _ = await self._run(
             queue,
             use.job,

@@ -229,7 +229,7 @@ class SlurmQueue:
     async def start_watching(self) -> None:
         """Start the login node's shell, and read marks in the background."""
         if self._watch is None:
-            self._see(await self._shell.look(None))
+            self._see(await self._shell.read_marks(None))
             # another job may have started the task meanwhile
             if self._watch is None and not self._closed:
                 self._watch = asyncio.create_task(self._look_on())
@@ -241,7 +241,7 @@ class SlurmQueue:
     @survives_errors
     async def _look(self) -> None:
         quiet_seconds = _now() - self._changed if self._is_busy() else None
-        self._see(await self._shell.look(quiet_seconds))
+        self._see(await self._shell.read_marks(quiet_seconds))
         pause = self._interval
         if self._is_busy() or self._unsettled():
             pause = min(pause, self._polled + pause - _now())

@@ -184,7 +184,7 @@ class QpuService:
         while self._waiting and len(self._held) < self._vqpus:
             rank = self._waiting[0].rank
             first = [waiting for waiting in self._waiting if waiting.rank == rank]
-            index = self._policy.choose(first, [*self._held.values()])
+            index = self._policy.choose_request(first, [*self._held.values()])
             for passed in first[:index]:
                 passed.passed += 1
             chosen = first[index]

@@ -57,7 +57,7 @@ class AcquireOptions:
         ``None``: no limit
     :param trouble_seconds: the longest wait for a QPU that does not answer, if
         ``wait_seconds`` is ``None``
-    :param hints: see :meth:`~sf_quantum.qpu.Qpu.hinted`
+    :param hints: see :meth:`~sf_quantum.qpu.Qpu.with_hints`
     :param purpose: purpose of the lease, shown to the QPU's operator; the job by default
     :param key: text with which the QPU's queue recognizes a repeated request, even from
         another process; by default a new text
@@ -96,7 +96,7 @@ def acquire(
     :raises AuthenticationError: if the QPU refuses the user
     :raises InputError: if the QPU refuses the request for another reason
     """
-    qpu, purpose = qpu.hinted(request.hints), request.purpose or request.job
+    qpu, purpose = qpu.with_hints(request.hints), request.purpose or request.job
     key = request.key or uuid.uuid4().hex
     wait = _Wait(request, stop or threading.Event())
     reported = None if on_wait else ""
@@ -330,7 +330,7 @@ class QpuLoss:
 
 
 @dataclass(eq=False)
-class QpuWatch:
+class QpuMonitor:
     """Watches a QPU for one job.
 
     :param jobs: function that lists the job's QPU jobs, see :meth:`~sf_quantum.qpu.Qpu.jobs`
@@ -344,7 +344,7 @@ class QpuWatch:
     _started: bool = field(default=False, init=False)
     _first_seen: dict[str, float] = field(default_factory=dict, init=False)
 
-    def look(self) -> QpuLoss | None:
+    def check(self) -> QpuLoss | None:
         """Return why the job must leave, if it must; a missing answer is not a reason."""
         try:
             status = self.qpu.status()
@@ -369,12 +369,12 @@ class QpuWatch:
 
 
 @contextmanager
-def watching(
-    looks: Collection[Callable[[], QpuLoss | None]], leave: Callable[[QpuLoss], None]
+def monitoring(
+    checks: Collection[Callable[[], QpuLoss | None]], leave: Callable[[QpuLoss], None]
 ) -> Iterator[None]:
     """Watch QPUs in a thread for as long as the block runs.
 
-    :param looks: functions such as :meth:`QpuWatch.look`
+    :param checks: functions such as :meth:`QpuMonitor.check`
     :param leave: function that is called in that thread, at most once, when a QPU must be
         left
     """
@@ -382,12 +382,12 @@ def watching(
 
     def watch() -> None:
         while not over.wait(POLL_SECONDS):
-            for loss in filter(None, (look() for look in looks)):
+            for loss in filter(None, (check() for check in checks)):
                 if not over.is_set():
                     leave(loss)
                 return
 
-    if looks:
+    if checks:
         # a daemon: a QPU that does not answer must not delay the end of the process
         threading.Thread(target=watch, daemon=True).start()
     try:

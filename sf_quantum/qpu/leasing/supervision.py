@@ -74,11 +74,11 @@ class Command:
         if self._loss and code != 0:
             self.status = _exit_code(self._loss)
 
-    def ascribe_failure(self, looks: Iterable[Callable[[], QpuLoss | None]]) -> None:
+    def attribute_failure(self, checks: Iterable[Callable[[], QpuLoss | None]]) -> None:
         """Check whether the command failed for lack of its QPU, before a watch noticed it."""
         if self.status == 0 or self.unwanted.is_set():
             return
-        self._loss = next(filter(None, (look() for look in looks)), None)
+        self._loss = next(filter(None, (check() for check in checks)), None)
         if self._loss is not None:
             self.status = _exit_code(self._loss)
 

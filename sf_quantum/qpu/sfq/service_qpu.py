@@ -19,7 +19,7 @@ from sf_quantum.protocol.tasks import (
     Progress,
     Task,
 )
-from sf_quantum.qpu import JobSize, Qpu, QpuStatus, under_name
+from sf_quantum.qpu import JobSize, Qpu, QpuStatus, with_qpu_name
 from sf_quantum.qpu.configuration import check_keys, check_name, config_text
 from sf_quantum.qpu.environment import TOKEN, required
 from sf_quantum.qpu.sfq import service_device, service_variables
@@ -75,8 +75,8 @@ class SfqQpu(Qpu):
     type = "sfq"
     variables = tuple(service_variables.CONFIG_KEYS)
     kinds = service_device.KINDS
-    finds = True
-    priorities = True
+    finds_by_tag = True
+    supports_priorities = True
     reservations = None
 
     def __init__(
@@ -135,14 +135,14 @@ class SfqQpu(Qpu):
     def status(self) -> QpuStatus:
         return service_device.status(self.service, self._job_size)
 
-    def sized(self, size: JobSize | None) -> Self:
-        """See :meth:`Qpu.sized`; :meth:`status` then estimates the cost of the job."""
+    def with_job_size(self, size: JobSize | None) -> Self:
+        """See :meth:`Qpu.with_job_size`; :meth:`status` then estimates the cost of the job."""
         sized = copy(self)
         sized._job_size = size
         return sized
 
-    def hinted(self, hints: LeaseHints) -> Self:
-        """See :meth:`Qpu.hinted`; hints replace those of the configuration."""
+    def with_hints(self, hints: LeaseHints) -> Self:
+        """See :meth:`Qpu.with_hints`; hints replace those of the configuration."""
         hinted = copy(self)
         options = {**self._leases.options, **hints.to_json()}
         hinted._leases = replace(self._leases, options=options)
@@ -167,7 +167,7 @@ class SfqQpu(Qpu):
     def release(self, token: str) -> None:
         self._leases.release(token)
 
-    def give_way(self, token: str) -> None:
+    def release_keeping_position(self, token: str) -> None:
         self._leases.release(token, keep_place=True)
 
     def jobs(self, token: str) -> list[LeaseJob] | None:
@@ -255,13 +255,13 @@ class SfqQpu(Qpu):
         self, samples: Mapping[str, JSON], common: Mapping[str, JSON]
     ) -> dict[str, JSON]:
         info = {**common, **mapping(samples.get("info"))}
-        return {**samples, "info": under_name(self.name, info)}
+        return {**samples, "info": with_qpu_name(self.name, info)}
 
     def _outcome(self, outcome: Outcome) -> Outcome:
         if (result := outcome.result) is None:
             return outcome
         return replace(
-            outcome, result=replace(result, info=under_name(self.name, result.info))
+            outcome, result=replace(result, info=with_qpu_name(self.name, result.info))
         )
 
 

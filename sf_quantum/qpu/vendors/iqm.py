@@ -196,9 +196,9 @@ class IqmServer(Gates):
     # The hints of leases with a reservation; ``None`` for other leases.
     _reserving: LeaseHints | None = None
 
-    def hinted(self, hints: LeaseHints) -> Self:
-        """See :meth:`Qpu.hinted`; a lease with a timeslot is granted during a timeslot."""
-        super().hinted(hints)
+    def with_hints(self, hints: LeaseHints) -> Self:
+        """See :meth:`Qpu.with_hints`; a lease with a timeslot is granted during a timeslot."""
+        super().with_hints(hints)
         if not hints.reservation:
             return self
         hinted = type(self)(self._resource)

@@ -47,7 +47,7 @@ from sf_quantum.qpu import (
     Qpu,
     QpuStatus,
     qrmi_config,
-    under_name,
+    with_qpu_name,
 )
 from sf_quantum.qpu.configuration import check_keys, config_text
 from sf_quantum.qpu.environment import TOKEN, job_ids, required
@@ -137,7 +137,7 @@ class QrmiQpu(Qpu):
         return None if importlib.util.find_spec("qrmi") else MISSING
 
     @classmethod
-    def lack(cls) -> str | None:
+    def sampler_problem(cls) -> str | None:
         for name in cls.solving:
             if not importlib.util.find_spec(name):
                 install = f"pip install 'sf-quantum[{cls.extra}]'"
@@ -405,7 +405,7 @@ class _Pasqal(QrmiQpu):
         timing = details.get("timing")
         seconds = timing.get("qpu_seconds") if isinstance(timing, dict) else None
         own = {"qpu": self.name, "technology": self.technology, "job": job_id}
-        info = under_name(self.name, {**own, **details})
+        info = with_qpu_name(self.name, {**own, **details})
         return Outcome(
             Result(json.dumps({"counter": counts}), info),
             qpu_seconds=number(seconds),
@@ -432,7 +432,9 @@ class _Pasqal(QrmiQpu):
                 if not submitting and (name in _GONE or status == 404):
                     raise UnknownJob(text) from error
                 if submitting and status == 403:
-                    kind = LeaseLost if self.sessions else AuthenticationError
+                    kind = (
+                        LeaseLost if self.jobs_end_with_lease else AuthenticationError
+                    )
                     raise kind(text) from error
                 unsent = str(error).startswith(_UNSENT)
                 if submitting and (status in _NOT_ACCEPTED or unsent):
@@ -444,7 +446,7 @@ class PasqalLocal(_Pasqal):
     """Neutral atoms behind a warden or our service; tested against the latter."""
 
     type = "pasqal-local"
-    sessions = True
+    jobs_end_with_lease = True
     url_variable = WARDEN_URL
 
 
@@ -459,7 +461,7 @@ class Gates(QrmiQpu):
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
-        if lacking := self.lack():
+        if lacking := self.sampler_problem():
             raise InputError(f"QPU {self.name!r}: {lacking}")
         from sf_quantum.samplers.qaoa import QaoaSampler
 

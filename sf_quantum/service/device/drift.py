@@ -44,7 +44,7 @@ class DriftWatch:
     _calibration: str = ""
     _last: Reading | None = None
 
-    def look(self, device: Device) -> None:
+    def add_readings(self, device: Device) -> None:
         """Add the device's readings since the last call."""
         calibrations = device.calibrations
         if device.description.calibration is not None:

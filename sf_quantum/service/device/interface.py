@@ -135,7 +135,7 @@ class DeviceJobs(ABC):
         """
         return None
 
-    def others(self, tag: str, job_id: str) -> Sequence[str]:
+    def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
         """List the other jobs with the tag of a job, whose submissions arrived late.
 
         By default, this is the job that :meth:`find` returns, if that is another job. A

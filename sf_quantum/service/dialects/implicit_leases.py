@@ -98,7 +98,7 @@ class ImplicitLeases:
         request = LeaseRequest(job=self._purpose, key=self._key)
         while True:
             lease = await self._queue.leases.request(who, request)
-            if self._queue.leases.holds(lease.id):
+            if self._queue.leases.is_active(lease.id):
                 self._users[lease.id] += 1
                 return lease.id
 
@@ -115,7 +115,7 @@ class ImplicitLeases:
         if self._users[lease_id]:
             return
         del self._users[lease_id]
-        if self._queue.leases.holds(lease_id) and not self._queue.failure:
+        if self._queue.leases.is_active(lease_id) and not self._queue.failure:
             try:
                 await self._queue.leases.end(lease_id, JOBS_OVER)
             except sqlite3.Error as error:

@@ -86,7 +86,7 @@ class LargeBodyRoute(APIRoute):
         queue: JobQueue = request.app.state.queue
         dialect: Dialect = request.app.state.dialects[self.dialect]
         who, lease = get_sender(request), request.headers.get(dialect.lease_header)
-        queue.leases.active(who, lease)  # refuse before the costly reading of the body
+        queue.leases.use(who, lease)  # refuse before the costly reading of the body
         description = queue.device.description
         more = {"solver": problems.solver(description)}
 

@@ -116,7 +116,7 @@ class Admission:
         if age > seconds:
             detail = f"the device was calibrated {age:,.0f} s ago"
             raise FieldError("calibrated_within", detail)
-        self._drift.look(device)
+        self._drift.add_readings(device)
         if self._drift.alarms:
             drifting = " and ".join(self._drift.alarms)
             raise FieldError("calibrated_within", f"the device drifts: {drifting}")

@@ -156,7 +156,7 @@ class Availability:
         return self.status == "open"
 
     @property
-    def works(self) -> bool:
+    def accepts_work(self) -> bool:
         """Whether both the operators and the device let the QPU accept work."""
         return self.is_open and not self.device_reason
 
@@ -175,7 +175,7 @@ class Availability:
 
     def check(self) -> None:
         """Refuse new leases, with 503, while the QPU accepts no work."""
-        if not self.works:
+        if not self.accepts_work:
             raise Refused(503, self.reason)
 
     async def changed(self, window: MaintenanceWindow | None) -> None:

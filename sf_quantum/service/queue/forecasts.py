@@ -73,7 +73,9 @@ class Forecasts:
             if index % FORECASTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if (entry := self._jobs.pending.get(job.number)) is not None:
-                overtaking[job.number] = self._jobs.policy.overtaking(entry, held)
+                overtaking[job.number] = self._jobs.policy.overtaking_leases(
+                    entry, held
+                )
         waiting = self._waiting({job.number for job in jobs})
         order = self.order() if overtaking else []
         on_device = {
@@ -153,8 +155,8 @@ class Forecasts:
                 return
             if (later := overtaking.get(entry.number)) is not None:
                 left -= 1
-                works = {kind: Work(jobs[kind], seconds[kind]) for kind in jobs}
-                yield entry.number, self._after(entry, works, later)
+                work_by_kind = {kind: Work(jobs[kind], seconds[kind]) for kind in jobs}
+                yield entry.number, self._after(entry, work_by_kind, later)
             jobs[entry.kind] += 1
             seconds[entry.kind] += entry.seconds
 
@@ -172,7 +174,7 @@ class Forecasts:
             first = next(iter(waiting.values())).entry
             each = self._jobs.estimator.run_seconds(first)
             if matches := numbers & waiting.keys():
-                ahead = self._jobs.pending.ahead(first, self._jobs.estimator.held)
+                ahead = self._jobs.pending.work_ahead(first, self._jobs.estimator.held)
                 for index, number in enumerate(waiting):
                     if number in matches:
                         entry, work = waiting[number].entry, Work(index, index * each)
@@ -184,7 +186,7 @@ class Forecasts:
         on_device, estimator = self._jobs.on_device, self._jobs.estimator
         position, wait = on_device.index(live), 0.0
         if position:
-            wait = estimator.left(on_device[position - 1].entry)
+            wait = estimator.remaining_seconds(on_device[position - 1].entry)
         if live.attempt is not None and live.started is None:
             # the vendor's estimate may be longer
             wait = max(wait, live.attempt.progress.eta_seconds or 0.0)
@@ -196,12 +198,12 @@ class Forecasts:
 
     def _of_entry(self, entry: PendingJob) -> Forecast:
         held = self._jobs.estimator.held
-        return self._after(entry, *self._jobs.pending.ahead(entry, held))
+        return self._after(entry, *self._jobs.pending.work_ahead(entry, held))
 
     def _after(
         self,
         entry: PendingJob,
-        works: Mapping[Kind, Work],
+        work_by_kind: Mapping[Kind, Work],
         overtaking: Sequence[Overtaking],
         waiting: Work | None = None,
     ) -> Forecast:
@@ -210,7 +212,7 @@ class Forecasts:
         :param waiting: work that waits with earlier leases, if the job waits with its own
         """
         availability, estimator = self._jobs.availability, self._jobs.estimator
-        position, wait = estimator.wait(entry, works, overtaking)
+        position, wait = estimator.wait(entry, work_by_kind, overtaking)
         if waiting is not None:
             position, wait = position + waiting.jobs, wait + waiting.seconds
         run_seconds = estimator.run_seconds(entry)

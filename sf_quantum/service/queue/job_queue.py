@@ -101,9 +101,9 @@ class JobQueue:
             log_recovered(job)
             self.observations.recovered(job)
         operation.record(self.store, self.availability.operation, starts=True).result()
-        since = self.store.clock() - self.policy.remembers_seconds()
+        since = self.store.clock() - self.policy.usage_window_seconds()
         for used in recent_use(self.store, since):
-            self.policy.used(used)
+            self.policy.add_usage(used)
         self.vqpus.start()
         self.worker.start()
         self._work = self._loop.create_task(self.worker.work())
@@ -175,7 +175,7 @@ class JobQueue:
             while the QPU accepts no jobs
         """
         waiting = submission.implicit_lease
-        lease = self.leases.active(who, lease_id, waiting=waiting)
+        lease = self.leases.use(who, lease_id, waiting=waiting)
         stored = self.store.jobs.with_key(lease.user, submission)
         if stored is not None and stored.lease == lease.id:
             return stored, False
@@ -194,7 +194,7 @@ class JobQueue:
         if lease.max_qpu_seconds is not None:
             await self.control.added(lease.id)
         # no await from here until the job's write is queued, before that of the lease's end
-        lease = self.leases.active(who, lease.id, waiting=waiting)
+        lease = self.leases.use(who, lease.id, waiting=waiting)
         if stored is None:
             self.admission.check_limits(lease, submission, cost)
         elif not self.find(who, stored.number).final:

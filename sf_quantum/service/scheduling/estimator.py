@@ -73,17 +73,17 @@ class Arrivals:
             previous = self._arriving_seconds[name] * MEMORY
             self._arriving_seconds[name] = previous + arrived.get(name, 0.0)
 
-    def overtaking(self, seconds: float, passing: Collection[JobClass]) -> float:
+    def overtaking(self, seconds: float, classes: Collection[JobClass]) -> float:
         """Estimate the run time of the later arrivals that overtake a job.
 
         :param seconds: run time of the jobs that are now ahead of the job
-        :param passing: classes whose later arrivals overtake the job
+        :param classes: classes whose later arrivals overtake the job
         """
-        jobs = sum(self._arrivals[name] for name in passing)
+        jobs = sum(self._arrivals[name] for name in classes)
         if not (jobs and self._seconds):
             return 0.0
         observed = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
-        arriving = sum(self._arriving_seconds[name] for name in passing)
+        arriving = sum(self._arriving_seconds[name] for name in classes)
         load = arriving / observed * self._persistence(observed)
         capped = min(load, MAX_LOAD)
         overtaking = min(
@@ -167,7 +167,7 @@ class Estimator:
         if self._on_device:
             self._next_began()
 
-    def left(self, job: PendingJob) -> float:
+    def remaining_seconds(self, job: PendingJob) -> float:
         """Estimate the time until a job on the device ends."""
         seconds = -(self._clock() - self._began)
         for one in self._on_device:
@@ -183,29 +183,31 @@ class Estimator:
     def wait(
         self,
         job: PendingJob,
-        works: Mapping[Kind, Work],
+        work_by_kind: Mapping[Kind, Work],
         overtaking: Sequence[Overtaking],
     ) -> tuple[int, float]:
         """Estimate the wait of a pending job.
 
-        :param works: pending work ahead of the job, by kind
+        :param work_by_kind: pending work ahead of the job, by kind
         :param overtaking: held leases of the job's class whose later jobs overtake it
         :returns: the number of jobs ahead of the job, and its wait in seconds
         """
-        position = sum(work.jobs for work in works.values())
-        seconds = self._pace.seconds(works)
+        position = sum(work.jobs for work in work_by_kind.values())
+        seconds = self._pace.seconds(work_by_kind)
         preempts = self._policy.preempts
         not_preempted = [
-            one for one in self._on_device if one.stays or not preempts(job, one)
+            other
+            for other in self._on_device
+            if not (other.preemptible and preempts(job, other))
         ]
         if not_preempted:
             position += len(not_preempted)
-            seconds += self.left(not_preempted[-1])
-        passing = self._policy.passing(job.job_class)
-        arriving = self._arrivals.overtaking(seconds, passing)
+            seconds += self.remaining_seconds(not_preempted[-1])
+        classes = self._policy.overtaking_classes(job.job_class)
+        arriving = self._arrivals.overtaking(seconds, classes)
         if self.held.measured:
             # the mean of the estimates from arrivals and from held leases: each alone is worse
-            leases = self.held.of_classes(passing)
+            leases = self.held.of_classes(classes)
             arriving = (
                 arriving + self._estimate_held([Overtaking(leases)], seconds)
             ) / 2

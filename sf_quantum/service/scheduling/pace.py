@@ -115,10 +115,10 @@ class Pace:
         size.add(Run(modelled, observed), self._jobs[kind])
         self._lines.pop(kind, None)
 
-    def seconds(self, works: Mapping[Kind, Work]) -> float:
+    def seconds(self, work_by_kind: Mapping[Kind, Work]) -> float:
         return sum(
             self._line(kind).seconds(work.seconds, work.jobs)
-            for kind, work in works.items()
+            for kind, work in work_by_kind.items()
         )
 
     def job_seconds(self, kind: Kind, modelled: float) -> float:

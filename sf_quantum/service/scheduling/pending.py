@@ -80,7 +80,7 @@ class PendingJobs:
     def of_lease(self, lease: str) -> list[int]:
         return sorted(self._by_lease.get(lease, ()))
 
-    def ahead(
+    def work_ahead(
         self, job: PendingJob, held: HeldLeases
     ) -> tuple[dict[Kind, Work], Sequence[Overtaking]]:
         """Sum the work ahead of a job, which need not be pending yet.
@@ -92,7 +92,7 @@ class PendingJobs:
         if not pending:
             self.policy.add(job)
         try:
-            return self.policy.ahead(job), self.policy.overtaking(job, held)
+            return self.policy.work_ahead(job), self.policy.overtaking_leases(job, held)
         finally:
             if not pending:
                 self.policy.remove(job)

@@ -23,8 +23,8 @@ class PendingJob:
     :param project: project of its lease
     :param pattern: hint of its lease
     :param expected_seconds: hint of its lease: its QPU seconds
-    :param stays: whether it stays on the device until it ends, even if the policy would
-        pre-empt it
+    :param preemptible: whether its device lets a policy pre-empt it; otherwise it stays
+        on the device until it ends
     """
 
     number: int
@@ -41,7 +41,7 @@ class PendingJob:
     expected_seconds: float | None = None
     compute_seconds: float = 0.0
     payload_bytes: int = 0
-    stays: bool = False
+    preemptible: bool = True
 
     @classmethod
     def of(cls, job: Job, seconds: float, lease: Lease | None = None) -> PendingJob:

@@ -135,7 +135,7 @@ def test_the_lease_is_that_of_the_jobs_user_with_bounds(site: Site) -> None:
 def test_a_wrong_request_is_the_comment_of_the_job(site: Site) -> None:
     with site.serving() as service:
         job = site.submit("true", "-l", "qpu=other")
-        site.gate().look()
+        site.gate().poll()
         comment = str(site.lab.job(job)["comment"])
         assert comment.strip() == "unknown QPU 'other' (known: qpu)"
         assert not leases(service)
@@ -168,7 +168,7 @@ def test_what_others_hold_or_cannot_start_asks_for_nothing(site: Site) -> None:
         site.submit("true", "-h")
         site.lab.output("qhold", "-h", "s", site.submit("true"))
         gate = site.gate()
-        gate.look()
+        gate.poll()
         assert not gate._requests
         assert not leases(service)
 
@@ -178,8 +178,8 @@ def test_a_job_that_is_deleted_when_granted_loses_its_lease(site: Site) -> None:
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
         site.lab.output("qdel", job)
-        gate.look()
-        gate.look()
+        gate.poll()
+        gate.poll()
         assert [lease.reason for lease in leases(service)] == ["released"]
 
 
@@ -201,9 +201,9 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
         first = site.submit("true", "-l", "select=1:ncpus=99")
         look_until_held(gate, service)
         second = site.submit("true")
-        gate.look()
+        gate.poll()
         until(lambda: service.queue.leases.waiting == 1, "both")
-        gate.look()
+        gate.poll()
         assert site.lab.job(first)["Hold_Types"] == "o"
         site.lab.output("qdel", first)
         with site.running_gate():
@@ -251,7 +251,7 @@ def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
     with pytest.raises(QpuError):
-        gate.look()
+        gate.poll()
     assert site.lab.job(job)["job_state"] == "H"
     # The service that is back has forgotten the lease.
     with site.serving() as service, site.running_gate():
@@ -266,7 +266,7 @@ def test_while_the_server_is_away_leases_are_kept(site: Site) -> None:
         site.lab.kill("pbs_server")
         for _ in range(3):
             with pytest.raises(QpuError, match=r"^PBS: no server"):
-                gate.look()
+                gate.poll()
         assert len(service.queue.leases.held) == 1
         site.lab.start("pbs_server")
         site.lab.wait_until_it_answers()
@@ -296,8 +296,8 @@ def test_a_request_in_another_name_releases_no_job(site: Site) -> None:
         gate, job = site.gate(), site.submit("true")
         body: dict[str, JSON] = {"key": keys(site, job)[0], "user": "eve"}
         service.ask("POST", "/v1/leases", body)
-        gate.look()
+        gate.poll()
         assert site.lab.job(job)["job_state"] == "H"
         until(lambda: len(leases(service)) == 2, "its lease")
-        gate.look()
+        gate.poll()
         until(lambda: site.has_ended(job), "it ends")

@@ -334,7 +334,7 @@ class Marks(SpoolShell):
         super().__init__(slurm)
         self.slurm = slurm
 
-    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
+    async def read_marks(self, quiet_seconds: float | None) -> list[JobMark]:
         await asyncio.sleep(0.3)
         if "connection" in self.slurm.broken:
             return []

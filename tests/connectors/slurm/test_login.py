@@ -187,7 +187,7 @@ async def test_a_command_may_be_longer_than_an_argument(
     node: LoginNode, shell: SpoolShell, content: str, local: bool
 ) -> None:
     node.local = local
-    await shell.look(None)
+    await shell.read_marks(None)
     command = f"cat <<'END'\n{content * 150_000}\nEND\nexit 3"
     assert await node.run(command) == (content * 150_000, 3)
     assert not any(name.endswith(".command") for name in os.listdir(node.spool))
@@ -210,7 +210,7 @@ async def test_looks_become_rarer_while_nothing_happens(
 ) -> None:
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("sleep", 'echo "$1" >>"$here/pauses"; exit')
-    assert await shell.look(quiet_seconds) == []
+    assert await shell.read_marks(quiet_seconds) == []
     file = tmp_path / "stand-ins" / "pauses"
     assert (file.read_text().split() if file.exists() else []) == pauses
     await shell.close()
@@ -220,19 +220,19 @@ async def test_a_driver_on_the_login_node_waits_without_a_process(
     node: LoginNode, shell: SpoolShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.local = True
-    assert await shell.look(None) == []
-    monkeypatch.setattr(spool_shell, "LOOK_SECONDS", 0.3)
+    assert await shell.read_marks(None) == []
+    monkeypatch.setattr(spool_shell, "POLL_SECONDS", 0.3)
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("sleep", 'echo >>"$here/pauses"')
-    assert await shell.look(0.0) == []
-    monkeypatch.setattr(spool_shell, "LOOK_SECONDS", SECONDS)
-    looking = asyncio.create_task(shell.look(0.0))
+    assert await shell.read_marks(0.0) == []
+    monkeypatch.setattr(spool_shell, "POLL_SECONDS", SECONDS)
+    looking = asyncio.create_task(shell.read_marks(0.0))
     (Path(node.spool) / f"{KEY}.new").write_text(f"{KEY} 7 0 1.5 2.5 3\n")
     (Path(node.spool) / f"{KEY}.new").rename(Path(node.spool) / f"{KEY}.mark")
     async with asyncio.timeout(SECONDS / 2):
         (mark,) = await looking
         # which removes the mark
-        assert await shell.look(0.0) == []
+        assert await shell.read_marks(0.0) == []
     assert mark.key == KEY
     assert not [name for name in os.listdir(node.spool) if name.endswith(".mark")]
     assert stand_ins.count("pauses") == 0
@@ -264,13 +264,13 @@ async def test_every_loss_is_told_of_in_one_way(
     def lose() -> Shell:
         raise loss
 
-    assert await shell.look(None) == []
+    assert await shell.read_marks(None) == []
     host.answer = host.shell = lose  # type: ignore[assignment] # it answers nothing
     with pytest.raises(WorkflowExecutionException, match="no connection to"):
         await node.run("true")
     await shell.leave()
     with caplog.at_level(logging.WARNING, "streamflow"):
-        assert await shell.look(None) == []
+        assert await shell.read_marks(None) == []
         assert await Commands(node).rows({"1"}) == {}
     assert [r.getMessage().count("no connection to") for r in caplog.records] == [1, 1]
     assert not any(record.exc_info for record in caplog.records)
@@ -332,7 +332,7 @@ async def test_what_is_no_mark_is_no_mark(
     node: LoginNode, shell: SpoolShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(login, "RETRY_SECONDS", 0)
-    await shell.look(None)
+    await shell.read_marks(None)
     lines = [
         f"{KEY} 7 zero 1.5 2.5 3",
         f"{KEY} 7 0 1.5.1 2.5 3",
@@ -344,9 +344,9 @@ async def test_what_is_no_mark_is_no_mark(
         "",
     ]
     (Path(node.spool) / "a.mark").write_text("\n".join(lines))
-    assert await shell.look(None) == []
+    assert await shell.read_marks(None) == []
     (Path(node.spool) / f"{KEY}.mark").write_text(f"{KEY} 7 0 1.5 - 3\n")
-    (found,) = await shell.look(None)
+    (found,) = await shell.read_marks(None)
     assert (found.key, found.slurm_job, found.exit_code) == (KEY, "7", 0)
     assert (found.started, found.ended, found.output_bytes) == (1.5, None, 3)
     await shell.close()
@@ -382,7 +382,7 @@ async def test_commands_at_once_open_no_session_that_a_server_refuses(
 async def test_jobs_that_begin_together_share_a_shell(
     host: Host, shell: SpoolShell
 ) -> None:
-    await asyncio.gather(*(shell.look(None) for _ in range(3)))
+    await asyncio.gather(*(shell.read_marks(None) for _ in range(3)))
     (shells,) = host._shells.values()
     assert len(shells) == 1
 
@@ -390,12 +390,12 @@ async def test_jobs_that_begin_together_share_a_shell(
 async def test_what_was_read_is_removed_with_its_command(
     node: LoginNode, shell: SpoolShell
 ) -> None:
-    await shell.look(None)
+    await shell.read_marks(None)
     files = [Path(node.spool) / f"{KEY}.{kind}" for kind in ("mark", "sh", "lock")]
     for file in files:
         file.write_text(f"{KEY} 7 0 1.5 - 3\n")
-    assert len(await shell.look(None)) == 1
-    assert await shell.look(None) == []
+    assert len(await shell.read_marks(None)) == 1
+    assert await shell.read_marks(None) == []
     assert [file.exists() for file in files] == [False, False, True]
     await shell.close()
 
@@ -409,7 +409,7 @@ async def test_the_cleaning_up_ends_soon_if_the_cluster_is_gone(
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     shell = SpoolShell(node)
-    await shell.look(None)
+    await shell.read_marks(None)
     await shell.leave()
     spool = Path(node.spool)
     await until_async(lambda: not spool.exists(), "the spool is removed")
@@ -423,7 +423,7 @@ async def test_a_dead_connection_holds_up_no_end(
     monkeypatch.setattr(spool_shell, "END_SECONDS", 0.1)
     hanging = Hanging()
     host.shell = lambda: hanging
-    await shell.look(None)
+    await shell.read_marks(None)
     hanging.hangs = True
     async with asyncio.timeout(SECONDS):
         await getattr(shell, end)()

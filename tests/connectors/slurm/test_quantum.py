@@ -616,7 +616,7 @@ async def test_a_lease_that_jobs_share_is_used_by_each(site: Site) -> None:
 async def test_a_result_that_may_not_be_the_qpus_is_none(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantum, "LOOKS", 1)
+    monkeypatch.setattr(quantum, "READ_ATTEMPTS", 1)
     qpus, use = site.quantum(None, "a"), site.use("/one/0")
     site.left(use, account.CommandRun(0, [account.LeaseUsage("a", None, "it is gone")]))
     with pytest.raises(WorkflowExecutionException, match=r"is unknown: it is gone"):

@@ -45,14 +45,14 @@ class Slurm(LoginNode):
     squeues: list[str | Exception]
     scontrols: list[str | Exception]
     sbatches: list[str | Exception]
-    looks: list[list[JobMark] | Exception]
+    mark_lists: list[list[JobMark] | Exception]
     lock = "7"
     quiet: float | None = None
 
     def tell(self) -> None:
         """What is said unless something else is."""
         self.squeues, self.scontrols = ["7|7|RUNNING|None|100|101|1|c1"], [SHOWN]
-        self.sbatches, self.looks = ["7"], [[]]
+        self.sbatches, self.mark_lists = ["7"], [[]]
         self.ran: list[str] = []
 
     async def run(self, command: str) -> tuple[str, int]:
@@ -81,10 +81,10 @@ class Marks(SpoolShell):
         super().__init__(slurm)
         self.slurm = slurm
 
-    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
+    async def read_marks(self, quiet_seconds: float | None) -> list[JobMark]:
         await asyncio.sleep(0.01)
         self.slurm.quiet = quiet_seconds
-        return _next(self.slurm.looks)
+        return _next(self.slurm.mark_lists)
 
 
 def _next(told: list[T | Exception]) -> T:
@@ -151,7 +151,7 @@ async def test_one_squeue_tells_how_many_jobs_have_ended(
         JobMark(one.key, one.slurm_job, 3 * (one.slurm_job == "9"), 1.0, 2.0, 0)
         for one in submitted
     ]
-    slurm.looks[:] = [marks, []]
+    slurm.mark_lists[:] = [marks, []]
     assert [one.exit_code for one in await asked] == [0, 0, 3]
     assert slurm.count("squeue") <= 2
     assert slurm.count("scontrol") == 0
@@ -291,7 +291,7 @@ async def test_a_state_that_is_not_known_is_no_answer(
         await _until(lambda: slurm.count("scontrol") > 1)
         assert not submitted.ended.done()
         # its script can tell what Slurm does not
-        slurm.looks[:] = [[JobMark(submitted.key, "7", 3, 100.25, 100.5, 0)], []]
+        slurm.mark_lists[:] = [[JobMark(submitted.key, "7", 3, 100.25, 100.5, 0)], []]
         async with asyncio.timeout(SECONDS):
             outcome = await submitted.ended
     assert (outcome.state, outcome.exit_code) == ("FAILED", 3)
@@ -318,19 +318,19 @@ async def test_nothing_unforeseen_ends_the_watch(
     jobs: SlurmQueue, slurm: Slurm, caplog: pytest.LogCaptureFixture
 ) -> None:
     submitted = await _submitted(jobs)
-    slurm.looks[:0] = [ValueError("odd look")] * 2
+    slurm.mark_lists[:0] = [ValueError("odd read_marks")] * 2
     slurm.squeues[:0] = [KeyError("odd squeue")] * 2
     slurm.scontrols[:0] = [ValueError("odd scontrol")]
     with caplog.at_level(logging.WARNING, "streamflow"):
-        await _until(lambda: len(slurm.looks) == 1 and len(slurm.squeues) == 1)
-        slurm.looks.append([JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)])
-        slurm.looks.append([])
+        await _until(lambda: len(slurm.mark_lists) == 1 and len(slurm.squeues) == 1)
+        slurm.mark_lists.append([JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)])
+        slurm.mark_lists.append([])
         await _until(lambda: len(slurm.scontrols) == 1)
         slurm.squeues[:] = ["7|7|COMPLETED|None|100|101|1|c1"]
         async with asyncio.timeout(SECONDS):
             assert (await submitted.ended).good
     told = [record.getMessage() for record in caplog.records]
-    for odd in ("look", "squeue", "scontrol"):
+    for odd in ("read_marks", "squeue", "scontrol"):
         assert sum(f"odd {odd}" in line for line in told) == 1, told
 
 
@@ -349,7 +349,7 @@ async def test_a_new_job_or_step_and_an_end_are_news(
     step = asyncio.create_task(jobs.step_mark("step"))
     await _until(lambda: slurm.quiet == 0.0)
     await later()
-    slurm.looks[:] = [[JobMark("step", "7", 0, 1.0, 2.0, 0)], []]
+    slurm.mark_lists[:] = [[JobMark("step", "7", 0, 1.0, 2.0, 0)], []]
     await step
     await _until(lambda: slurm.quiet == 0.0)
 
@@ -359,18 +359,18 @@ async def test_looks_pause_while_an_ended_job_settles(
 ) -> None:
     looks = 0
 
-    async def look(_: Marks, quiet_seconds: float | None) -> list[JobMark]:
+    async def read_marks(_: Marks, quiet_seconds: float | None) -> list[JobMark]:
         nonlocal looks
         looks += 1
         await asyncio.sleep(0)
-        return _next(slurm.looks)
+        return _next(slurm.mark_lists)
 
-    monkeypatch.setattr(Marks, "look", look)
+    monkeypatch.setattr(Marks, "read_marks", read_marks)
     jobs = SlurmQueue(Marks(slurm), Commands(slurm), "cluster", 1000, 60)
     one = await _submitted(jobs)
     # its nodes are not free yet
     slurm.squeues[:] = ["7|7|COMPLETING|None|100|101|1|c1"]
-    slurm.looks[:] = [[JobMark(one.key, "7", 0, 1.0, 2.0, 0)], []]
+    slurm.mark_lists[:] = [[JobMark(one.key, "7", 0, 1.0, 2.0, 0)], []]
     assert (await one.ended).exit_code == 0
     assert one.unsettled
     looks = 0
@@ -385,7 +385,7 @@ async def test_a_marks_times_are_more_precise_than_slurms(
     jobs: SlurmQueue, slurm: Slurm
 ) -> None:
     submitted = await _submitted(jobs)
-    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
+    slurm.mark_lists[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
     async with asyncio.timeout(SECONDS):
         outcome = await submitted.ended
     assert (outcome.started, outcome.ended) == (100.25, 100.5)
@@ -472,7 +472,7 @@ async def test_an_answer_that_comes_late_revives_no_abandoned_job(
         "JobId=7 JobState=RUNNING ExitCode=0:0 StartTime=100 Comment=x"
     ]
     submitted = await _submitted(jobs)
-    slurm.looks[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
+    slurm.mark_lists[:] = [[JobMark(submitted.key, "7", 0, 100.25, 100.5, 0)], []]
     async with asyncio.timeout(SECONDS):
         await asked.wait()
     submitted.abandoned()
@@ -554,7 +554,7 @@ async def test_a_queue_whose_jobs_have_ended_closes_unasked(
     job = await _submitted(jobs)
     slurm.squeues[:] = [ENDED]
     if marked:
-        slurm.looks[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
+        slurm.mark_lists[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
     assert (await job.ended).good
     await _until(lambda: job.state is BatchJobState.SETTLED)
     ran = len(slurm.ran)
@@ -590,7 +590,7 @@ async def test_nobody_waits_for_a_mark_that_was_read(
     job = await _submitted(jobs)
     await _until(lambda: slurm.quiet is not None)
     slurm.scontrols[:] = [SHOWN.replace("COMPLETED", "COMPLETING"), SHOWN]
-    slurm.looks[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
+    slurm.mark_lists[:] = [[JobMark(job.key, "7", 0, 100.5, 101.5, 0)], []]
     await _until(lambda: slurm.quiet is None)
     assert job.state is BatchJobState.ENDING
     assert (await job.ended).good

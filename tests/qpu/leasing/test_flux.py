@@ -126,7 +126,7 @@ def test_bounds_of_the_attributes_are_those_of_the_lease(site: Site) -> None:
         look_until_held(gate, service)
         (lease,) = leases(service)
         assert (lease.max_qpu_seconds, lease.max_shots) == (1.5, 7)
-        gate.look()
+        gate.poll()
         site.output(job)
 
 
@@ -150,7 +150,7 @@ def test_a_wrong_attribute_is_reported_in_the_queue(
 ) -> None:
     with site.serving() as service:
         job = site.submit("true", f"--setattr={attribute}")
-        site.gate().look()
+        site.gate().poll()
         assert site.memo(job) == expected
         assert not leases(service)
 
@@ -170,7 +170,7 @@ def test_nested_annotations_and_attributes_spare_other_jobs(
         job = site.submit("true")
         gate = site.gate()
         look_until_held(gate, service)
-        gate.look()
+        gate.poll()
         site.output(job)
         assert site.memo(wrong).startswith("unknown bound 'qpu-unreadable_jobspec'")
         site.flux.output("cancel", annotated, wrong)
@@ -212,7 +212,7 @@ def test_what_cannot_start_yet_asks_for_nothing(site: Site) -> None:
         first = site.submit("true", "--begin-time=+1h")
         second = site.submit("true", f"--dependency=afterok:{first}")
         gate = site.gate()
-        gate.look()
+        gate.poll()
         assert not gate._requests
         assert not leases(service)
         site.cancel(first)
@@ -236,8 +236,8 @@ def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: Site) -> Non
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
         site.cancel(job)
-        gate.look()
-        gate.look()
+        gate.poll()
+        gate.poll()
         assert [lease.reason for lease in leases(service)] == ["released"]
 
 
@@ -246,14 +246,14 @@ def test_a_job_that_is_released_too_early_has_no_lease(site: Site) -> None:
         service.acquire()
         gate = site.gate()
         job = site.submit(f"{site.held_lease()} echo ran")
-        gate.look()
+        gate.poll()
         site.flux.output("job", "urgency", job, "default")
         *_, line = site.output(job).splitlines()
         assert line == (
             f"sfq lease: Flux job {job} has no lease: was it released before its lease "
             "was granted?"
         )
-        gate.look()
+        gate.poll()
         until(lambda: not service.queue.leases.waiting, "no wait", SECONDS)
         assert len(leases(service)) == 1
 
@@ -266,9 +266,9 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: Site) -> None:
         first = site.submit("true")
         look_until_held(gate, service)
         second = site.submit("true")
-        gate.look()
+        gate.poll()
         until(lambda: service.queue.leases.waiting == 1, "both", SECONDS)
-        gate.look()
+        gate.poll()
         assert site.is_held(first)
         assert "its lease had no nodes" in site.memo(first)
         site.cancel(first, busy)
@@ -292,9 +292,9 @@ def test_leases_of_another_instance_are_left_alone(site: Site) -> None:
         body: dict[str, JSON] = {"key": "flux-other-f123", "user": "root"}
         other = json.loads(service.ask("POST", "/v1/leases", body).body)["id"]
         for _ in range(3):
-            gate.look()
+            gate.poll()
         until(lambda: len(leases(service)) == 2, "its lease", SECONDS)
-        gate.look()
+        gate.poll()
         site.output(job)
         assert other in {lease.id for lease in service.queue.leases.held}
 
@@ -304,7 +304,7 @@ def test_while_the_service_is_away_jobs_stay_held(site: Site) -> None:
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
     with pytest.raises(QpuError):
-        gate.look()
+        gate.poll()
     assert site.is_held(job)
     # the service that is back has forgotten the lease
     with site.serving() as service, site.running_gate():
@@ -337,7 +337,7 @@ def test_an_instance_that_is_killed_keeps_its_held_jobs(site: Site) -> None:
         site.flux.output("kvs", "sync")
         site.flux.kill()
         with pytest.raises(QpuError):
-            gate.look()
+            gate.poll()
         site.flux.start()
         with site.running_gate():
             assert site.output(job).splitlines()[-1] == "ran"

@@ -102,12 +102,12 @@ class Site:
         return self.service.queue.leases.held
 
     def look_until_held(self, count: int = 1) -> None:
-        self.gate.look()
+        self.gate.poll()
         until(lambda: len(self.held) == count, "a lease")
 
     def look_until_released(self, job: str) -> None:
         def is_released() -> bool:
-            self.gate.look()
+            self.gate.poll()
             return not self.scheduler.listed[job].is_held
 
         until(is_released, "the release of the job")
@@ -126,7 +126,7 @@ def test_a_held_job_is_released_with_a_lease_of_its_user(site: Site) -> None:
     site.scheduler.listed = {"f1": HELD}
     site.look_until_held()
     assert site.scheduler.listed["f1"].is_held
-    site.gate.look()
+    site.gate.poll()
     assert not site.scheduler.listed["f1"].is_held
     assert (site.keys(), site.held[0].user) == (["fake-one-f1"], "ada")
 
@@ -140,7 +140,7 @@ def test_users_can_gate_their_own_jobs_without_being_admins() -> None:
         site.scheduler.listed = {"f1": other, "f2": HELD}
         site.look_until_held()
         assert site.keys() == ["fake-one-f2"]
-        site.gate.look()
+        site.gate.poll()
         assert "only root and admins" in site.scheduler.explained["f1"]
 
 
@@ -148,9 +148,9 @@ def test_the_lease_of_a_job_ends_after_two_lists_without_it(site: Site) -> None:
     site.scheduler.listed = {"f1": HELD}
     site.look_until_held()
     site.scheduler.listed = {}
-    site.gate.look()
+    site.gate.poll()
     assert site.held
-    site.gate.look()
+    site.gate.poll()
     assert not site.held
 
 
@@ -172,7 +172,7 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: Site) -> None:
     requeued = replace(site.scheduler.listed["f1"], submitted="", is_pending=False)
     site.scheduler.listed["f1"] = requeued
     for _ in range(3):
-        site.gate.look()
+        site.gate.poll()
     assert site.keys() == ["fake-one-f1.1000"]
 
 
@@ -184,7 +184,7 @@ def test_a_job_whose_time_lies_ahead_gives_its_lease_back_at_once() -> None:
         site.look_until_released("f1")
         waits = replace(site.scheduler.listed["f1"], may_start=False)
         site.scheduler.listed["f1"] = waits
-        site.gate.look()
+        site.gate.poll()
         assert site.scheduler.listed["f1"].is_held
         until(lambda: not site.held, "no lease")
 
@@ -220,19 +220,19 @@ def test_a_lease_whose_key_has_no_time_is_its_jobs(site: Site) -> None:
     site.look_until_released("f1")
     running = replace(site.scheduler.listed["f1"], submitted="1000", is_pending=False)
     site.scheduler.listed["f1"] = running
-    site.gate.look()
+    site.gate.poll()
     assert site.keys() == ["fake-one-f1"]
 
 
 def test_a_forgotten_jobs_request_serves_no_job_with_its_id(site: Site) -> None:
     held = site.service.acquire()
     site.scheduler.listed = {"f1": replace(HELD, submitted="1000")}
-    site.gate.look()
+    site.gate.poll()
     until(lambda: site.service.queue.leases.waiting == 1, "its request")
     site.scheduler.listed = {"f1": replace(HELD, submitted="1005", user="eve")}
-    site.gate.look()
+    site.gate.poll()
     until(lambda: site.service.queue.leases.waiting == 0, "no request")
-    site.gate.look()
+    site.gate.poll()
     until(lambda: site.service.queue.leases.waiting == 1, "another request")
     site.service.ask("DELETE", f"/v1/leases/{held}")
     site.look_until_released("f1")
@@ -244,7 +244,7 @@ def test_the_refusal_of_a_forgotten_job_is_no_others(site: Site) -> None:
     refused = replace(HELD, request="qpu=none", submitted="1000")
     site.scheduler.listed = {"f1": refused}
     site.gate._refused["f1"] = math.inf
-    site.gate.look()
+    site.gate.poll()
     site.scheduler.listed = {"f1": replace(HELD, submitted="1005", user="eve")}
     site.look_until_released("f1")
     assert [lease.user for lease in site.held] == ["eve"]
@@ -260,7 +260,7 @@ def test_a_job_that_is_queued_again_keeps_its_position(site: Site) -> None:
     holders: list[str] = []
 
     def have_two_had_it() -> bool:
-        site.gate.look()
+        site.gate.poll()
         keys = site.keys()
         if keys and keys != holders[-1:]:
             holders.extend(keys)
@@ -279,9 +279,9 @@ def test_jobs_ask_in_the_order_in_which_they_are_listed(site: Site) -> None:
 def test_a_job_without_nodes_is_held_and_the_next_has_the_lease(site: Site) -> None:
     site.scheduler.listed = {"f1": HELD}
     site.look_until_held()
-    site.gate.look()
+    site.gate.poll()
     site.scheduler.listed["f2"] = HELD
-    site.gate.look()
+    site.gate.poll()
     until(lambda: site.keys() == ["fake-one-f2"], "the lease of the next")
     assert site.scheduler.listed["f1"].is_held
     assert site.scheduler.explained["f1"] == (
@@ -302,7 +302,7 @@ def test_a_lease_is_renewed_while_its_job_waits_for_nodes() -> None:
         whole = seconds_left()
         until(lambda: seconds_left() < whole - 0.1, "some of its idle time")
         left = seconds_left()
-        site.gate.look()
+        site.gate.poll()
         assert seconds_left() > left
 
 
@@ -311,7 +311,7 @@ def test_a_job_that_starts_meanwhile_keeps_its_lease(site: Site) -> None:
     site.look_until_held()
     site.scheduler.listed["f1"] = replace(HELD, is_held=False, is_pending=False)
     for _ in range(3):
-        site.gate.look()
+        site.gate.poll()
     assert site.keys() == ["fake-one-f1"]
 
 
@@ -320,7 +320,7 @@ def test_a_job_with_another_qpu_asks_for_that_alone(site: Site) -> None:
         site = Site(site.service, other=other)
         taken = site.service.acquire()
         site.scheduler.listed = {"f1": HELD}
-        site.gate.look()
+        site.gate.poll()
         site.scheduler.listed = {"f1": replace(HELD, request="qpu=other")}
         site.look_until_released("f1")
         site.service.ask("DELETE", f"/v1/leases/{taken}")
@@ -351,9 +351,9 @@ def test_a_refused_job_with_another_request_asks_at_once(site: Site) -> None:
     with running_service(authenticate=eve) as other:
         site = Site(site.service, other=other)
         site.scheduler.listed = {"f1": replace(HELD, request="qpu=other")}
-        site.gate.look()
+        site.gate.poll()
         until(lambda: site.gate._requests["f1"][1].done(), "a refusal")
-        site.gate.look()
+        site.gate.poll()
         assert "only root and admins" in site.scheduler.explained["f1"]
         site.scheduler.listed = {"f1": HELD}
         site.look_until_released("f1")
@@ -362,7 +362,7 @@ def test_a_refused_job_with_another_request_asks_at_once(site: Site) -> None:
 def test_leases_of_other_clusters_are_left_alone(site: Site) -> None:
     site.service.ask("POST", "/v1/leases", {"key": "fake-two-f1"})
     for _ in range(3):
-        site.gate.look()
+        site.gate.poll()
     assert site.keys() == ["fake-two-f1"]
 
 
@@ -500,7 +500,7 @@ def test_a_gate_waits_for_a_batch_system_that_is_away(
             raise answers.pop()
         raise InputError("it answers")
 
-    monkeypatch.setattr(gating, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(gating, "POLL_SECONDS", 0)
     args = argparse.Namespace(command="fake", act="gate", state=tmp_path)
     with pytest.raises(InputError, match="it answers"):
         gating.run_gate(args, make)

@@ -240,7 +240,7 @@ def test_a_user_who_is_refused_at_a_renewal_leaves_the_qpu(
         losses.append(loss)
         left.set()
 
-    with LeaseSet([shaky]) as held, held_leases.watching([held.refusal], leave):
+    with LeaseSet([shaky]) as held, held_leases.monitoring([held.refusal], leave):
         held.acquire(AcquireOptions("job"))
         assert left.wait(SECONDS)
     (loss,) = losses

@@ -14,7 +14,7 @@ from sf_quantum.connectors.hints import JobHints
 from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.qpu.leasing import held_leases
-from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss, QpuWatch
+from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss, QpuMonitor
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.device.emulator.device import EmulatedDevice
@@ -49,15 +49,15 @@ def shut(service: RunningService, how: str = "close") -> None:
     service.ask("POST", f"/v1/device/{how}", {"message": "helium"})
 
 
-def watch(qpu: SfqQpu, lease: str, wait_seconds: float | None = None) -> QpuWatch:
-    return QpuWatch(qpu, lambda: qpu.jobs(lease) or [], wait_seconds)
+def watch(qpu: SfqQpu, lease: str, wait_seconds: float | None = None) -> QpuMonitor:
+    return QpuMonitor(qpu, lambda: qpu.jobs(lease) or [], wait_seconds)
 
 
 def test_a_qpu_that_goes_offline_is_lost(service: RunningService, qpu: SfqQpu) -> None:
-    waits = QpuWatch(qpu)
-    assert waits.look() is None
+    waits = QpuMonitor(qpu)
+    assert waits.check() is None
     shut(service)
-    loss = waits.look()
+    loss = waits.check()
     assert loss == QpuLoss(LeaseProblem.OFFLINE, "q", "the QPU is closed: helium")
     assert str(loss) == "the QPU is offline (the QPU is closed: helium)"
 
@@ -71,7 +71,7 @@ def test_a_job_that_waits_for_a_qpu_that_was_closed_is_lost(
     service.until(lease, "Running")
     shut(service)  # which puts the running job back into the queue
     service.until(lease, "Queued")
-    loss = watch(qpu, lease).look()
+    loss = watch(qpu, lease).check()
     assert loss is not None
     assert loss.problem is LeaseProblem.OFFLINE
 
@@ -85,10 +85,10 @@ def test_a_job_that_runs_while_the_qpu_is_drained_is_not(
     service.until(runs, "Running")
     submit(service, waits, "b")
     shut(service, "drain")
-    loss = watch(qpu, waits).look()
+    loss = watch(qpu, waits).check()
     assert loss is not None
     assert loss.detail == "the QPU is being drained: helium"
-    assert watch(qpu, runs).look() is None
+    assert watch(qpu, runs).check() is None
 
 
 @pytest.mark.process
@@ -100,12 +100,12 @@ def test_a_job_that_waits_longer_than_it_may_is_lost(
     service.until(first, "Running")
     submit(service, second, "second")
     patient, impatient = watch(qpu, second, 60), watch(qpu, second, 0.0)
-    assert impatient.look() is None  # sees the job for the first time
-    loss = impatient.look()
+    assert impatient.check() is None  # sees the job for the first time
+    loss = impatient.check()
     assert loss == QpuLoss(LeaseProblem.QUEUE_WAIT, "q", seconds=0.0)
     assert str(loss) == "a QPU job waited in its queue for more than 0 s"
-    assert patient.look() is None
-    assert patient.look() is None
+    assert patient.check() is None
+    assert patient.check() is None
 
 
 @pytest.mark.process
@@ -116,21 +116,21 @@ def test_a_job_that_has_begun_may_wait_again(
     job = submit(service, lease, "a")
     service.until(lease, "Running")
     watched = watch(qpu, lease, 0.0)
-    assert watched.look() is None
+    assert watched.check() is None
     submit(service, other, "b")
     submit(service, lease, "more")
     service.ask("DELETE", f"/v1/jobs/{job}", lease=lease)
     service.until(other, "Running")
     assert [job.state for job in qpu.jobs(lease) or []] == ["Cancelled", "Queued"]
-    assert watched.look() is None
-    assert watched.look() is None
+    assert watched.check() is None
+    assert watched.check() is None
 
 
 def test_a_silent_service_is_left_to_the_jobs_client() -> None:
     credentials = Credentials(retry_seconds=0)
     nobody = SfqQpu("q", "http://127.0.0.1:1", credentials=credentials)
-    assert QpuWatch(nobody).look() is None
-    assert QpuWatch(nobody, wait_seconds=0.0).look() is None
+    assert QpuMonitor(nobody).check() is None
+    assert QpuMonitor(nobody, wait_seconds=0.0).check() is None
 
 
 def test_a_loss_is_reported_once(
@@ -143,7 +143,7 @@ def test_a_loss_is_reported_once(
         losses.append(loss)
         lost.set()
 
-    with held_leases.watching([QpuWatch(qpu).look, QpuWatch(qpu).look], leave):
+    with held_leases.monitoring([QpuMonitor(qpu).check, QpuMonitor(qpu).check], leave):
         shut(service)
         assert lost.wait(SECONDS)
     assert [loss.qpu for loss in losses] == ["q"]

@@ -254,7 +254,7 @@ class Answering:
     """The job side of a QPU with this result."""
 
     name = "q"
-    finds: ClassVar[bool] = False
+    finds_by_tag: ClassVar[bool] = False
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -142,7 +142,7 @@ def test_clients_in_trouble_leave_the_jobs_standard_error_alone(
 
 
 @pytest.mark.parametrize("says", [b"", b"GET /accessible HTTP/1.1\r\n"])
-def test_connections_without_a_credential_give_way(
+def test_connections_without_a_credential_release_keeping_position(
     service: RunningService, monkeypatch: pytest.MonkeyPatch, says: bytes
 ) -> None:
     monkeypatch.setattr(local_server, "MOST_CONNECTIONS", 2)

@@ -209,7 +209,7 @@ def test_problems_with_the_same_tag_are_all_told(annealer: RunningService) -> No
     ids = [qpu.submit(task(example_bqm(), "same", seed=seed)) for seed in (1, 2, 3)]
     assert len({*ids}) == 3
     for job_id in ids:
-        assert {*qpu.others("same", job_id)} == {*ids} - {job_id}
+        assert {*qpu.duplicates("same", job_id)} == {*ids} - {job_id}
 
 
 def test_few_embeddings_are_kept(

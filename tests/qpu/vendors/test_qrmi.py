@@ -126,7 +126,7 @@ def test_what_a_qubo_needs_on_its_way_is_told(
     words = (
         f"the package {missing} is not installed (pip install 'sf-quantum[{extra}]')"
     )
-    assert qpu.load(type_).lack() == words
+    assert qpu.load(type_).sampler_problem() == words
     # who only leases it can do without
     assert qpu.load(type_).problem() is None
     assert main(["qpus"]) == 0

@@ -168,7 +168,7 @@ def test_positions_and_starts_are_those_of_the_job_itself(
     service.until(lease, "Running")
     with monkeypatch.context() as patch:
         # all in one pass
-        patch.setattr(PendingJobs, "ahead", None)
+        patch.setattr(PendingJobs, "work_ahead", None)
         line = _told(service, "ada")["line"]
     assert isinstance(line, list)
     assert len(line) == 2

@@ -208,7 +208,7 @@ async def test_a_lease_ends_though_the_clock_is_set_back(
     async with running_queue(tmp_path, device, limited) as queue:
         lease = await queue.leases.acquire(ANN, LeaseRequest())
         monkeypatch.setattr(time, "time", lambda: real() - HOUR)
-        await until_async(lambda: not queue.leases.holds(lease.id), "its end")
+        await until_async(lambda: not queue.leases.is_active(lease.id), "its end")
 
 
 async def test_a_window_is_kept_by_a_service_whose_clock_is_early(

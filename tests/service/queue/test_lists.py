@@ -76,7 +76,7 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
             return order(pending)
 
         monkeypatch.setattr(PendingJobs, "order", counted)
-        monkeypatch.setattr(PendingJobs, "ahead", None)
+        monkeypatch.setattr(PendingJobs, "work_ahead", None)
         await queue.reader.page(ADMIN, show)
         queue.between_jobs.release()
         monkeypatch.undo()

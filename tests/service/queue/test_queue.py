@@ -614,9 +614,9 @@ def test_what_is_ahead_of_a_job_among_ten_thousand() -> None:
     ]
     for entry in entries:
         line.add(entry)
-    works, _ = line.ahead(entries[3001], HeldLeases())
-    assert works["problem"].jobs == 3334 + 1000
-    assert works["problem"].seconds == pytest.approx(0.5 * 4334)
+    work_by_kind, _ = line.work_ahead(entries[3001], HeldLeases())
+    assert work_by_kind["problem"].jobs == 3334 + 1000
+    assert work_by_kind["problem"].seconds == pytest.approx(0.5 * 4334)
     assert line.of_lease("l1")[:2] == [1, 8]
     popped = [line.pop() for _ in range(len(line))]
     ranks = [(CLASSES.index(one.job_class), one.number) for one in popped if one]
@@ -873,7 +873,7 @@ async def test_cancelled_twice_while_its_new_lease_ends(
         moving = asyncio.create_task(submit(queue, second, "job"))
         await until(lambda: bool(on_disk))
         releasing = asyncio.create_task(queue.leases.release(ANN, second))
-        await until(lambda: not queue.leases.holds(second))
+        await until(lambda: not queue.leases.is_active(second))
         added.set_result(on_disk[0])
         await until(lambda: bool(writes))
         cancelling = asyncio.create_task(queue.cancel(ANN, waiting.id))

@@ -56,9 +56,9 @@ from sf_quantum.service.domain.settings import (
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.jobs import job_states
 from sf_quantum.service.queue.jobs.job_states import (
+    Dispatched,
     Done,
     LiveJob,
-    OnDevice,
     Pending,
     Running,
     Stage,
@@ -380,7 +380,7 @@ class Jobs(Machine):
     def waiting(self) -> set[int]:
         """The jobs that wait with their lease for a vQPU, as the leases have it."""
         leases = {lease.id for lease in self.queue.leases.held}
-        live = {one for one in self.queue.jobs if not isinstance(one.state, OnDevice)}
+        live = {one for one in self.queue.jobs if not isinstance(one.state, Dispatched)}
         waiting = {one.number for one in live if isinstance(one.state, WaitingJob)}
         assert waiting == {one.number for one in live if one.entry.lease not in leases}
         return waiting
@@ -822,7 +822,7 @@ class Leases(Machine):
         assert on_disk == {lease.id for lease in leases.on_disk}
         assert on_disk - held == {*leases.waiting_on_disk}
         assert PAST not in {lease.latest_start for lease in leases.on_disk}
-        if leases.waiting and self.queue.availability.works:
+        if leases.waiting and self.queue.availability.accepts_work:
             assert len(held) >= self.vqpus
             orders = [one.order for one in self.queue.vqpus.requests]
             assert orders == sorted(orders)
@@ -860,7 +860,7 @@ def test_the_table_of_jobs_has_all_states_and_events() -> None:
         events = transitions(state, job_states)
         assert {*events.values()} - {Stage} == job_states.TRANSITIONS[state]
     assert reached({WaitingJob}, job_states.TRANSITIONS) == states
-    on_device = {one for one in states if issubclass(one, OnDevice)}
+    on_device = {one for one in states if issubclass(one, Dispatched)}
     assert {one for one, to in job_states.TRANSITIONS.items() if not to} == {Done}
     ends = {one for one, to in job_states.TRANSITIONS.items() if Done in to}
     assert ends == on_device | {Withdrawn}

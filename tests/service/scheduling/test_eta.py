@@ -184,7 +184,9 @@ def test_after_a_hundred_mixed_jobs_half_the_etas_are_right() -> None:
             PendingJob(n, "", "ann", "", jobs[n].job_class, "problem", modelled[n])
         )
     held = HeldLeases()
-    told = {job.number: pace.seconds(pending.ahead(job, held)[0]) for job in pending}
+    told = {
+        job.number: pace.seconds(pending.work_ahead(job, held)[0]) for job in pending
+    }
     errors, now = [], 0.0
     while (job := pending.pop()) is not None:
         if now:
@@ -286,8 +288,8 @@ def test_held_leases_of_higher_classes_count_for_those_who_wait() -> None:
     estimator.submitted(waiting)
 
     def told(seconds: float) -> float:
-        works: dict[Kind, Work] = {"problem": Work(1, seconds)}
-        return estimator.wait(waiting, works, ())[1]
+        work_by_kind: dict[Kind, Work] = {"problem": Work(1, seconds)}
+        return estimator.wait(waiting, work_by_kind, ())[1]
 
     assert told(100.0) == pytest.approx(100.0, rel=1e-3)
     estimator.held.add(lease("l", hint=500.0))

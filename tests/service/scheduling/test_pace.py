@@ -27,8 +27,8 @@ MAX_ERROR = 0.25
 def test_nothing_observed_the_model_holds() -> None:
     pace = Pace()
     assert pace.job_seconds("problem", 2.0) == pytest.approx(2 + HOST_SECONDS)
-    works = {"problem": Work(3, 6.0), "sequence": Work(1, 1.0)}
-    assert pace.seconds(works) == pytest.approx(7 + 4 * HOST_SECONDS)  # type: ignore[arg-type]
+    work_by_kind = {"problem": Work(3, 6.0), "sequence": Work(1, 1.0)}
+    assert pace.seconds(work_by_kind) == pytest.approx(7 + 4 * HOST_SECONDS)  # type: ignore[arg-type]
     assert pace.seconds({}) == 0
 
 

@@ -168,17 +168,17 @@ def test_what_a_policy_does_by_default() -> None:
         pending.add(one)
     assert pending.first() is jobs[3]
     held = HeldLeases()
-    works, overtaking = pending.ahead(jobs[0], held)
-    assert works == {"problem": Work(2, 4.0), "circuit": Work(1, 0.5)}
+    work_by_kind, overtaking = pending.work_ahead(jobs[0], held)
+    assert work_by_kind == {"problem": Work(2, 4.0), "circuit": Work(1, 0.5)}
     assert overtaking == ()
-    assert pending.ahead(jobs[3], held) == ({}, ())
+    assert pending.work_ahead(jobs[3], held) == ({}, ())
     # one that would join is not there afterwards
-    assert pending.ahead(job(5), held) == ({}, ())
+    assert pending.work_ahead(job(5), held) == ({}, ())
     assert pending.order() == jobs[::-1]
-    assert pending.policy.choose([Request(), Request()], []) == 0
-    assert pending.policy.remembers_seconds() == 0.0
+    assert pending.policy.choose_request([Request(), Request()], []) == 0
+    assert pending.policy.usage_window_seconds() == 0.0
     assert not pending.policy.preempts(jobs[0], jobs[1])
-    assert pending.policy.passing("development") == ()
+    assert pending.policy.overtaking_classes("development") == ()
 
 
 def test_sorted_jobs_are_those_of_a_plain_sort() -> None:
@@ -203,10 +203,10 @@ def test_sorted_jobs_are_those_of_a_plain_sort() -> None:
         if number % 10 == 0:
             for limit in (None, (2.0, 0), (9.0, 0), (-1.0, 0)):
                 lower = [known[key] for key in known if limit is None or key < limit]
-                works = jobs.before(limit)
+                work_by_kind = jobs.before(limit)
                 for kind in kinds:
                     seconds = [one.seconds for one in lower if one.kind == kind]
-                    work = works.get(kind, Work())
+                    work = work_by_kind.get(kind, Work())
                     assert work.jobs == len(seconds)
                     assert work.seconds == pytest.approx(sum(seconds))
 

@@ -196,14 +196,14 @@ def test_positions_are_those_of_its_own_order(name: str, seed: int) -> None:
             one.number for one in some.pending
         ]
         assert some.pending.first() == (order[0] if order else None)
-        works: defaultdict[Kind, Work] = defaultdict(Work)
+        work_by_kind: defaultdict[Kind, Work] = defaultdict(Work)
         for entry in order:
-            found, _ = some.pending.ahead(entry, NONE_HELD)
+            found, _ = some.pending.work_ahead(entry, NONE_HELD)
             for kind in ("problem", "circuit"):
                 work = found.get(kind, Work())
-                assert work.jobs == works[kind].jobs
-                assert work.seconds == pytest.approx(works[kind].seconds)
-            works[entry.kind] += Work(1, entry.seconds)
+                assert work.jobs == work_by_kind[kind].jobs
+                assert work.seconds == pytest.approx(work_by_kind[kind].seconds)
+            work_by_kind[entry.kind] += Work(1, entry.seconds)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -221,8 +221,8 @@ def test_a_job_that_would_join_changes_nothing(name: str) -> None:
     for _ in range(50):
         some.come()
     before = some.pending.order()
-    works, _ = some.pending.ahead(job(10**6, "stranger"), NONE_HELD)
-    assert sum(work.jobs for work in works.values()) <= 50
+    work_by_kind, _ = some.pending.work_ahead(job(10**6, "stranger"), NONE_HELD)
+    assert sum(work.jobs for work in work_by_kind.values()) <= 50
     assert some.pending.order() == before
 
 
@@ -253,7 +253,7 @@ def test_a_submission_costs_few_calls_beside_ten_thousand_jobs(
         entry = job(number, f"u{user}", 1 + user, project=projects[user % 4])
         pending.add(entry)
         pending.first()
-        pending.ahead(entry, NONE_HELD)
+        pending.work_ahead(entry, NONE_HELD)
     sys.setprofile(None)
     assert made[0] / 100 < calls
 
@@ -270,7 +270,7 @@ def test_classes_go_before_everything_and_production_preempts(name: str) -> None
     assert policy.preempts(production, development)
     assert not policy.preempts(production, production)
     assert not policy.preempts(test, development)
-    assert policy.passing("test")[0] == "production"
+    assert policy.overtaking_classes("test")[0] == "production"
 
 
 def test_fifo_knows_no_classes() -> None:
@@ -280,7 +280,7 @@ def test_fifo_knows_no_classes() -> None:
         policy.add(entry)
     assert [*policy.order()] == entries
     assert not policy.preempts(entries[-1], entries[0])
-    assert policy.passing("development") == ()
+    assert policy.overtaking_classes("development") == ()
 
 
 def test_shares_are_kept_between_projects_and_within_them() -> None:
@@ -320,7 +320,7 @@ def test_what_was_used_fades() -> None:
     policy = FairShare(Shares(), clock, 100.0)
     for number in range(40):
         policy.add(job(number, ["ann", "bob"][number % 2], 10.0))
-    policy.used(Used("ann", None, 80.0, clock.now - 200))
+    policy.add_usage(Used("ann", None, 80.0, clock.now - 200))
     # 80 seconds of two half-lives ago: two jobs of bob's before it is even, and one more
     users = [one.user for one in run(policy, 4)]
     assert users == ["bob", "bob", "ann", "bob"]
@@ -368,7 +368,7 @@ def test_leases_are_shared_by_tenths_too() -> None:
     waiting = [Asks("bob", project="b"), Asks("ann", project="a")] * 6
     held: list[Lease] = []
     for _ in range(6):
-        chosen = policy.choose(waiting, held)
+        chosen = policy.choose_request(waiting, held)
         asks = waiting.pop(chosen)
         held.append(lease(asks.user, project=asks.request.project))
     assert Counter(one.user for one in held) == {"ann": 4, "bob": 2}
@@ -379,7 +379,7 @@ def test_nobody_is_passed_for_ever_by_those_with_more_tenths() -> None:
     waiting = [Asks("zoe"), *(Asks("ann", project="a") for _ in range(20))]
     granted = []
     for _ in range(12):
-        chosen = waiting.pop(policy.choose(waiting, []))
+        chosen = waiting.pop(policy.choose_request(waiting, []))
         granted.append(chosen.user)
         if waiting[0].user == "zoe":
             waiting[0].passed += 1
@@ -415,15 +415,15 @@ def test_interleaving_is_bounded() -> None:
 def test_a_free_lease_brings_the_load_nearest_to_one_qpu() -> None:
     policy = Interleave()
     heavy, light = Asks(pattern="qc-heavy"), Asks(pattern="cc-heavy")
-    assert policy.choose([light, heavy], []) == 1
-    assert policy.choose([heavy, light], [lease(pattern="qc-heavy")]) == 1
-    assert policy.choose([light, heavy], [lease(pattern="cc-heavy")]) == 1
+    assert policy.choose_request([light, heavy], []) == 1
+    assert policy.choose_request([heavy, light], [lease(pattern="qc-heavy")]) == 1
+    assert policy.choose_request([light, heavy], [lease(pattern="cc-heavy")]) == 1
     # of equal ones who holds it for the shortest time, then who came first
     soon = Asks(pattern="cc-heavy", expected_seconds=10.0)
-    assert policy.choose([light, heavy, soon], [lease(pattern="qc-heavy")]) == 2
-    assert policy.choose([light, light], []) == 0
+    assert policy.choose_request([light, heavy, soon], [lease(pattern="qc-heavy")]) == 2
+    assert policy.choose_request([light, light], []) == 0
     passed = Asks(pattern="qc-heavy", passed=MAX_PASSES)
-    assert policy.choose([passed, light], [lease(pattern="qc-heavy")]) == 0
+    assert policy.choose_request([passed, light], [lease(pattern="qc-heavy")]) == 0
 
 
 def running(

@@ -198,34 +198,34 @@ def test_a_free_lease_goes_to_who_holds_fewest_per_share(clock: Clock) -> None:
 
     policy = FairShare(Shares(users={"cid": 4}), clock)
     ann, bob, cid = Request("ann", 2), Request("bob", 5), Request("cid", None)
-    assert policy.choose([ann, bob, cid], []) == 1
-    assert policy.choose([ann, cid], []) == 1
-    assert policy.choose([ann, bob, cid], [lease("bob")]) == 2
-    assert policy.choose([ann, bob], [lease("bob"), lease("bob")]) == 0
+    assert policy.choose_request([ann, bob, cid], []) == 1
+    assert policy.choose_request([ann, cid], []) == 1
+    assert policy.choose_request([ann, bob, cid], [lease("bob")]) == 2
+    assert policy.choose_request([ann, bob], [lease("bob"), lease("bob")]) == 0
     # of equal ones the first
-    assert policy.choose([bob, Request("dan", 5)], []) == 0
+    assert policy.choose_request([bob, Request("dan", 5)], []) == 0
     # of two tenths at most five times
-    assert policy.choose([Request("ann", 2, passed=4), bob], []) == 1
-    assert policy.choose([Request("ann", 2, passed=5), bob], []) == 0
-    assert policy.choose([bob, Request("ann", 2, passed=5)], []) == 1
+    assert policy.choose_request([Request("ann", 2, passed=4), bob], []) == 1
+    assert policy.choose_request([Request("ann", 2, passed=5), bob], []) == 0
+    assert policy.choose_request([bob, Request("ann", 2, passed=5)], []) == 1
 
 
 def test_earlier_usage_counts_and_so_far_back_it_is_needed(clock: Clock) -> None:
     policy = FairShare(Shares(), clock, 100.0)
-    assert policy.remembers_seconds() == 1000.0
+    assert policy.usage_window_seconds() == 1000.0
     jobs = [job(1, "ann", 1.0), job(2, "bob", 1.0)]
     for one in jobs:
         policy.add(one)
     assert [*policy.order()] == jobs
-    policy.used(Used("ann", None, 5.0, clock.now))
+    policy.add_usage(Used("ann", None, 5.0, clock.now))
     assert [*policy.order()] == jobs[::-1]
     assert policy.first() is jobs[1]
 
 
 def test_the_share_of_a_lease_orders_jobs_while_it_is_held(clock: Clock) -> None:
     policy = FairShare(Shares(), clock)
-    policy.used(Used("ann", None, 3.0, clock.now))
-    policy.used(Used("bob", None, 2.0, clock.now))
+    policy.add_usage(Used("ann", None, 3.0, clock.now))
+    policy.add_usage(Used("bob", None, 2.0, clock.now))
     jobs = [job(1, "ann", 1.0), job(2, "bob", 1.0)]
     for one in jobs:
         policy.add(one)
@@ -263,7 +263,7 @@ def up_to(policy: FairShare, last: PendingJob, held: HeldLeases) -> dict[str, fl
     """Return the QPU seconds up to which others overtake a job, by their users."""
     return {
         " ".join(sorted({lease.user for lease in one.leases})): one.at_most
-        for one in policy.overtaking(last, held)
+        for one in policy.overtaking_leases(last, held)
     }
 
 
@@ -292,7 +292,7 @@ def test_users_of_an_account_get_equal_shares(
 def test_accounts_get_equal_shares(clock: Clock, half_lives: int) -> None:
     policy = FairShare(Shares(projects={"a": 2}), clock, 100.0)
     clock.now += half_lives * 100.0
-    policy.used(Used("zoe", None, 1.0, clock.now))
+    policy.add_usage(Used("zoe", None, 1.0, clock.now))
     last = waits(
         policy, job(1, "bob", 10.0, project="a"), job(2, "bob", 1.0, project="a")
     )
@@ -303,7 +303,7 @@ def test_accounts_get_equal_shares(clock: Clock, half_lives: int) -> None:
     policy.add(job(3, "cid", 4.0))
     assert up_to(policy, last, held) == pytest.approx({"cid": 1.0})
     # and of which 3 were used
-    policy.used(Used("cid", None, 3.0, clock.now))
+    policy.add_usage(Used("cid", None, 3.0, clock.now))
     assert up_to(policy, last, held) == {}
     (found,) = held.by_account("test").values()
     assert [one.user for one in found] == ["cid", "cid"]
@@ -314,7 +314,7 @@ def test_nothing_overtakes_before_leases_have_ended(clock: Clock) -> None:
     last = waits(policy, job(1, "bob", 10.0), job(2, "bob", 1.0))
     held = HeldLeases()
     held.add(lease("cid", expected=1000.0))
-    assert policy.overtaking(last, held) == ()
+    assert policy.overtaking_leases(last, held) == ()
 
 
 def test_jobs_of_a_higher_class_count_before_those_of_lower_ones(clock: Clock) -> None:
@@ -350,14 +350,14 @@ def test_jobs_ahead_of_those_of_other_accounts_are_added_up(clock: Clock) -> Non
     # usage per share at their starts: ann's 0, 2, 4; bob's 0, 3
     assert [one.number for one in policy.order()] == [1, 3, 2, 4, 5]
     for one, seconds in zip(jobs, (0.0, 7.0, 4.0, 11.0, 14.0), strict=True):
-        work = policy.ahead(one).get("problem")
+        work = policy.work_ahead(one).get("problem")
         assert (work.seconds if work else 0.0) == seconds
 
 
 def test_other_shares_reorder_what_is_pending(clock: Clock) -> None:
     policy = FairShare(Shares(users={"ann": 9}), clock)
     for user in ("ann", "bob"):
-        policy.used(Used(user, None, 9.0, clock.now))
+        policy.add_usage(Used(user, None, 9.0, clock.now))
     jobs = [job(1, "bob", 1.0), job(2, "ann", 1.0)]
     for pending in jobs:
         policy.add(pending)

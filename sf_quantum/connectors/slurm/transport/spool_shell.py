@@ -23,12 +23,12 @@ from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 # Each pause is a process on the login node, unless the driver runs there. Pauses grow with
 # the time since the latest event: the end of a job is noticed late by at most this part of
 # that time.
-LOOK_PAUSE_SECONDS, MAX_LOOK_PAUSE_SECONDS = 0.1, 0.5
-LOOK_PAUSE_PART, LOCAL_LOOK_PAUSE_PART = 0.02, 0.01
+POLL_PAUSE_SECONDS, MAX_POLL_PAUSE_SECONDS = 0.1, 0.5
+POLL_PAUSE_PART, LOCAL_POLL_PAUSE_PART = 0.02, 0.01
 # how long the shell waits for a driver that has lost its connection to reconnect
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
@@ -68,7 +68,7 @@ _SETUP = """\
 trap '' HUP INT TERM PIPE
 d={spool} me={me} grace={grace}
 mkdir -p "$d" && chmod 700 "$d" && rm -f "$d/gone" && echo $me >"$d/owner" || exit
-look() {{
+read_marks() {{
   touch "$d/alive"
   n=$1 pause=$2; shift 2
   [ $# -eq 0 ] || rm -f "$@"
@@ -115,23 +115,23 @@ class SpoolShell:
         )
         self._shell: Shell | None = None
         # whether a remote shell is reading marks
-        self._looking = False
+        self._reading = False
         # Held while a shell is opened: of two opened shells, one would be forgotten and keep
         # running.
         self._opening = asyncio.Lock()
         self._ending: set[asyncio.Task[None]] = set()
         self._seen: list[str] = []
 
-    async def look(self, quiet_seconds: float | None) -> list[JobMark]:
+    async def read_marks(self, quiet_seconds: float | None) -> list[JobMark]:
         """Update the driver's sign of life in the spool, and read the new marks.
 
         :param quiet_seconds: seconds since the latest event; the call then waits for a mark
-            for up to :data:`LOOK_SECONDS`. None to return immediately
+            for up to :data:`POLL_SECONDS`. None to return immediately
         """
-        part = LOCAL_LOOK_PAUSE_PART if self.login.local else LOOK_PAUSE_PART
+        part = LOCAL_POLL_PAUSE_PART if self.login.local else POLL_PAUSE_PART
         pause = part * (quiet_seconds or 0.0)
-        pause = min(max(LOOK_PAUSE_SECONDS, pause), MAX_LOOK_PAUSE_SECONDS)
-        polls = 0 if quiet_seconds is None else math.ceil(LOOK_SECONDS / pause)
+        pause = min(max(POLL_PAUSE_SECONDS, pause), MAX_POLL_PAUSE_SECONDS)
+        polls = 0 if quiet_seconds is None else math.ceil(POLL_SECONDS / pause)
         if self.login.local:
             # marks that have been read are removed first
             await self._wait_for_mark(0 if self._seen else polls, pause)
@@ -140,7 +140,7 @@ class SpoolShell:
         try:
             # the rest of an interrupted answer would be taken for the next answer
             text = await asyncio.shield(
-                self._execute(f"look {polls} {pause:.2f} {seen}")
+                self._execute(f"read_marks {polls} {pause:.2f} {seen}")
             )
         except WorkflowExecutionException as error:
             login.warn(
@@ -194,7 +194,7 @@ class SpoolShell:
             return
         with suppress(WorkflowExecutionException, TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
-                if self._looking:  # the shell may be waiting for marks
+                if self._reading:  # the shell may be waiting for marks
                     await self.login.run(f": >{shlex.quote(self.login.spool)}/stop")
                 with login.reaching(self.login.location):
                     await shell.execute([last], capture_output=True)
@@ -204,13 +204,13 @@ class SpoolShell:
         with login.reaching(self.login.location):
             async with self._opening:
                 shell = await self._opened()
-            self._looking = True
+            self._reading = True
             try:
                 result = await shell.execute(
                     [command], capture_output=True, timeout=ANSWER_SECONDS
                 )
             finally:
-                self._looking = False
+                self._reading = False
         return result[0] if result else ""
 
     async def _opened(self) -> Shell:
@@ -229,7 +229,7 @@ class SpoolShell:
                 cancel=self._cancel,
                 spool=shlex.quote(self.login.spool),
                 me=me,
-                pause=LOOK_PAUSE_SECONDS,
+                pause=POLL_PAUSE_SECONDS,
                 removals=REMOVALS,
                 grace=LOCAL_GRACE_SECONDS if self.login.local else GRACE_SECONDS,
             )

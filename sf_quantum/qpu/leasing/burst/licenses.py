@@ -32,7 +32,7 @@ from sf_quantum.slurm.licenses import units
 from sf_quantum.text import plural, unknown
 from sf_quantum.threads import in_thread
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 _T = TypeVar("_T")
 logger = logging.getLogger("sfq-slurm-licenses")
 
@@ -99,19 +99,19 @@ class Licenses:
         try:
             while True:
                 began = time.monotonic()
-                self.look()
-                time.sleep(max(0.0, began + LOOK_SECONDS - time.monotonic()))
+                self.poll()
+                time.sleep(max(0.0, began + POLL_SECONDS - time.monotonic()))
         finally:
             for license_, qpu in self._qpus.items():
                 self._try(f"Slurm, {license_}", partial(self._give_back, license_, qpu))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Compare Slurm's numbers with those of the services, and write what differs."""
         for license_, qpu in self._qpus.items():
             if license_ not in self._answers:
                 self._answers[license_] = in_thread(partial(self._read, qpu))
         # A service that does not answer delays no other: its answer is for a later look.
-        done, _ = wait(self._answers.values(), timeout=LOOK_SECONDS)
+        done, _ = wait(self._answers.values(), timeout=POLL_SECONDS)
         vqpus = dict.fromkeys(self._qpus, _Vqpus())
         for license_, answer in [*self._answers.items()]:
             if answer in done:

@@ -104,7 +104,7 @@ class Asking:
         earlier = self._folder.entry(self._job)
         if earlier is not None and earlier.token is not None:
             if self._again:
-                self._client.give_way(earlier.token)
+                self._client.release_keeping_position(earlier.token)
             else:
                 self._earlier = earlier.token
         if not self._again:
@@ -155,7 +155,7 @@ class Asking:
         except StepsBack:
             stop.set()
             with suppress(QuantumError):
-                self._client.give_way(waiting.result())
+                self._client.release_keeping_position(waiting.result())
             raise
         return token
 

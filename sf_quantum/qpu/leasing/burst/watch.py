@@ -50,7 +50,7 @@ from sf_quantum.qpu.leasing.places import Places
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob
 
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 # Time for which a job is not listed until what it has left is swept, if nobody else has.
 GONE_SECONDS = 15.0
 TICK_SECONDS = 1.0
@@ -81,8 +81,8 @@ def run(watch: Watch) -> None:
         if not is_alone:
             return
         while folder.path.is_dir():
-            watch.look_safely()
-            until = time.monotonic() + LOOK_SECONDS
+            watch.poll_safely()
+            until = time.monotonic() + POLL_SECONDS
             while (left := until - time.monotonic()) > 0 and folder.path.is_dir():
                 # the first lease that may be without nodes for too long
                 time.sleep(max(0.1, min(TICK_SECONDS, left, watch.due - time.time())))
@@ -139,17 +139,17 @@ class Watch:
         #: when the next lease is to be given back, if its job has no nodes by then
         self.due = math.inf
 
-    def look_safely(self) -> None:
+    def poll_safely(self) -> None:
         """Look once; what fails is tried again in the next look."""
         self.due = math.inf
         try:
-            self.look()
+            self.poll()
         except QpuError as error:  # such as a controller that is away
             logger.info("%s", error)
         except FileNotFoundError:  # a job's file, by another process, or the folder
             pass
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Compare the folder with Slurm, and mend what differs.
 
         :raises QpuError: if Slurm does not answer

@@ -52,9 +52,9 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
-LOOK_SECONDS = 2.0
+POLL_SECONDS = 2.0
 # A job is gone if so many consecutive lists of the batch system lack it.
-GONE_LOOKS = 2
+GONE_POLLS = 2
 # Longest wait for the service before the next job asks, which would be ahead otherwise.
 ANSWER_SECONDS = 5.0
 # Pause before a refused request is repeated.
@@ -130,15 +130,15 @@ class Gate:
         """Look whenever a lease is granted, and every few seconds."""
         while True:
             try:
-                self.look()
+                self.poll()
             except QuantumError as error:  # the batch system or a service is away
                 logger.warning("%s", error)
             began = time.monotonic()
             futures = [future for _, future in self._requests.values()]
-            if not wait(futures, LOOK_SECONDS, FIRST_COMPLETED).done:
-                time.sleep(max(0.0, began + LOOK_SECONDS - time.monotonic()))
+            if not wait(futures, POLL_SECONDS, FIRST_COMPLETED).done:
+                time.sleep(max(0.0, began + POLL_SECONDS - time.monotonic()))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Compare the leases with the queue, and act on what differs.
 
         :raises QpuError: if the batch system or a service does not answer
@@ -230,7 +230,7 @@ class Gate:
     ) -> None:
         """Do with a job that has a lease what its state requires."""
         if job is None:
-            if self._missing[id_] >= GONE_LOOKS:
+            if self._missing[id_] >= GONE_POLLS:
                 qpu.release(token)
                 logger.info("job %s is gone: its lease is released", id_)
         elif job.is_held and (
@@ -255,7 +255,7 @@ class Gate:
             logger.info("job %s: held by an administrator, its lease is released", id_)
         elif not job.may_start or self._is_due(id_):
             self._scheduler.hold(id_)
-            qpu.give_way(token)
+            qpu.release_keeping_position(token)
             text = without_nodes(qpu.name, job.reason)
             self._explain(id_, text)
             logger.info("job %s: %s", id_, text)

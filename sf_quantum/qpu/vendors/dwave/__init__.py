@@ -41,7 +41,7 @@ from sf_quantum.qpu import (
     Qpu,
     QpuStatus,
     qrmi_config,
-    under_name,
+    with_qpu_name,
 )
 from sf_quantum.qpu.configuration import check_keys, config_text, read_token
 from sf_quantum.qpu.environment import TOKEN, required
@@ -89,7 +89,7 @@ class DWaveQpu(Qpu):
     variables = tuple(VARIABLES)
     reads_qrmi_config = True
     kinds = solvers.KINDS
-    finds = True
+    finds_by_tag = True
 
     def __init__(
         self, name: str, connection: Connection, lease: str | None = None
@@ -225,9 +225,9 @@ class DWaveQpu(Qpu):
         return job_id
 
     def find(self, tag: str) -> str | None:
-        return next(iter(self.others(tag, "")), None)
+        return next(iter(self.duplicates(tag, "")), None)
 
-    def others(self, tag: str, job_id: str) -> Sequence[str]:
+    def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
         with self.client.asking() as problems:
             listed = problems.list_problems(label=tag)
             return [one.id for one in listed if one.label == tag and one.id != job_id]
@@ -272,7 +272,7 @@ class DWaveQpu(Qpu):
                 failure = "its embedding is lost, and another one is found now"
                 return Outcome(failure=failure, qpu_seconds=seconds)
             content = serialized(samples)
-            info = under_name(self.name, mapping(content.pop("info")))
+            info = with_qpu_name(self.name, mapping(content.pop("info")))
         result = Result(json.dumps(content), info)
         calibration = CalibrationData(embedded.solver.graph_id)
         return Outcome(result, qpu_seconds=seconds, calibration=calibration)

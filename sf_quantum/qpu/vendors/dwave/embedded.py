@@ -12,7 +12,7 @@ from dimod.core.sampler import Sampler
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.files import JSON
 from sf_quantum.protocol.solver_parameters import check_ranges
-from sf_quantum.qpu import under_name
+from sf_quantum.qpu import with_qpu_name
 from sf_quantum.qpu.vendors.dwave.client import DWaveClient
 from sf_quantum.qpu.vendors.embedding import Embedded
 from sf_quantum.samplers.parameters import check, check_number, seeded
@@ -103,7 +103,7 @@ class DWaveEmbedded(Sampler):
             raise QpuError(f"QPU {client.qpu!r}: {ending(problem)}")
         with client.well_formed():
             samples = embedded.samples(problem)
-        samples.info.update(under_name(client.qpu, samples.info))
+        samples.info.update(with_qpu_name(client.qpu, samples.info))
         samples.info["timing"]["seconds"] = time.monotonic() - begin
         return samples
 

@@ -113,7 +113,7 @@ class QpuSettings(Section):
         kind = clients.load(self.qpu)
         problem = kind.problem()
         if problem is None and not kind.kinds:
-            problem = kind.lack()
+            problem = kind.sampler_problem()
         if problem is not None:
             raise InputError(f"QPU type {self.qpu!r}: {problem}")
         return selection.client(self.qpu, self.name, self.config)

@@ -73,7 +73,7 @@ class VendorJobs(DeviceJobs):
     def recovery(self) -> Recovery:
         if self.samplings is not None:
             return Recovery.LOST
-        return Recovery.BY_TAG if self._kind.finds else Recovery.BY_ID
+        return Recovery.BY_TAG if self._kind.finds_by_tag else Recovery.BY_ID
 
     @property
     def depth(self) -> int:
@@ -122,16 +122,16 @@ class VendorJobs(DeviceJobs):
 
     def find(self, tag: str) -> str | None:
         """See :meth:`DeviceJobs.find`."""
-        if not self._kind.finds:
+        if not self._kind.finds_by_tag:
             return None
         job_id = self._look_up(lambda jobs: jobs.find(tag))
         return None if job_id is None else self._answers.job_id(job_id, tag)
 
-    def others(self, tag: str, job_id: str) -> Sequence[str]:
+    def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
         """See :meth:`DeviceJobs.others`."""
-        if not self._kind.finds:
+        if not self._kind.finds_by_tag:
             return ()
-        job_ids = self._look_up(lambda jobs: jobs.others(tag, job_id))
+        job_ids = self._look_up(lambda jobs: jobs.duplicates(tag, job_id))
         # jobs of another submission must not be cancelled
         return [one for one in job_ids if not self._answers.jobs.is_other(one, tag)]
 
@@ -197,7 +197,7 @@ class VendorJobs(DeviceJobs):
         if self._lease_lost(job):
             return replace(outcome, lost=f"its lease has ended at the vendor{note}")
         failure = f"the vendor cancelled it{note}"
-        if self._kind.sessions:  # the next submission will show it
+        if self._kind.jobs_end_with_lease:  # the next submission will show it
             return replace(outcome, lost=f"{failure}, perhaps with its lease")
         return replace(outcome, failure=failure)
 
@@ -209,7 +209,7 @@ class VendorJobs(DeviceJobs):
         """
         if self.samplings is not None:
             return False
-        ends = self._kind.sessions or self._kind.renew is not Qpu.renew
+        ends = self._kind.jobs_end_with_lease or self._kind.renew is not Qpu.renew
         return ends and self._lease.is_lost(job.lease)
 
     def cancel(self, job_id: str) -> None:

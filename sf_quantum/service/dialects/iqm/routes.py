@@ -183,7 +183,7 @@ async def submit(
 def _in_timeslot(queue: JobQueue, who: Identity, lease: str | None) -> bool:
     """Whether a lease of the user has a timeslot, in which all of its jobs then run."""
     with suppress(Refused):
-        return queue.leases.active(who, lease).reservation == "timeslot"
+        return queue.leases.use(who, lease).reservation == "timeslot"
     return False
 
 

@@ -346,7 +346,7 @@ def show(
     """
     device, watch = queue.device, queue.drift
     description = device.description
-    watch.look(device)
+    watch.add_readings(device)
     job_class = job_class or queue.settings.classes.default
     forecast = queue.forecasts.of_new(job_class, user, variables=variables, reads=reads)
     return DeviceAnswer(

@@ -123,7 +123,7 @@ class Attempt:
         )
 
     @property
-    def pauses(self) -> bool:
+    def _finishes_slice_on_preemption(self) -> bool:
         """Whether a pre-emption lets the running slice finish, instead of cancelling it."""
         is_running = self.progress.state == "Running"
         ends_soon = self._slices.are_several or self._slices.is_short
@@ -131,7 +131,7 @@ class Attempt:
             self._device.jobs, self._job
         )
 
-    def pauses_for(self, interruption: Interruption) -> bool:
+    def lets_slice_finish(self, interruption: Interruption) -> bool:
         """Whether the slice on the device is to finish, and no further slice is submitted."""
         return self._how(interruption) is Interrupt.PAUSE
 
@@ -140,7 +140,10 @@ class Attempt:
         return self._how(interruption) is Interrupt.DETACH
 
     def _how(self, interruption: Interruption) -> Interrupt:
-        if interruption.cause is Cause.PREEMPTION and self.pauses:
+        if (
+            interruption.cause is Cause.PREEMPTION
+            and self._finishes_slice_on_preemption
+        ):
             return Interrupt.PAUSE
         job_continues = self._device.jobs.recovery in (Recovery.BY_TAG, Recovery.BY_ID)
         service_stops = interruption.cause is Cause.SERVICE_STOP

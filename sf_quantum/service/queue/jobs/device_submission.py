@@ -108,7 +108,7 @@ class DeviceSubmission:
             return surplus
         for pause in islice(backoff.VENDOR.pauses(), SURPLUS_TRIES):
             try:
-                if not (others := device_jobs.others(self._task.tag, job_id)):
+                if not (others := device_jobs.duplicates(self._task.tag, job_id)):
                     return surplus
                 late = (
                     f"a submission arrived late, as {', '.join(others)} on the device"

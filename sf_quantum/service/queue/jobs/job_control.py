@@ -14,9 +14,9 @@ from sf_quantum.service.domain.reasons import RELEASED, Cause, Interruption, Lea
 from sf_quantum.service.queue.events import log_job
 from sf_quantum.service.queue.jobs import worker
 from sf_quantum.service.queue.jobs.job_states import (
+    Dispatched,
     Done,
     LiveJob,
-    OnDevice,
     Queued,
     Stage,
     fitting,
@@ -134,13 +134,13 @@ class JobControl:
                     await asyncio.wait([*self._adding.values()])
                 if self.table.get(number) is None:
                     return
-            elif isinstance(live.state, OnDevice):
+            elif isinstance(live.state, Dispatched):
                 # Written first, since the service may die before the device has stopped
                 # the job.
                 await asyncio.wrap_future(
                     self._store.progress.note_cancellation(number, note)
                 )
-                if isinstance(live.state, OnDevice):
+                if isinstance(live.state, Dispatched):
                     live.interrupt(interruption)
                     await live.until(Done, worker.INTERRUPT_SECONDS)
                     return
@@ -183,7 +183,7 @@ class JobControl:
         if (lease := self._leases.accepting(job.lease)) is not None:
             self.table.moved(live, lease.lease)
             return []
-        if isinstance(live.state, OnDevice):
+        if isinstance(live.state, Dispatched):
             live.entry.lease = job.lease
         return [asyncio.create_task(self.cancel(number, ended))]
 
@@ -217,7 +217,7 @@ class JobControl:
         for index, live in enumerate(interrupted):
             if index % DONE_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if isinstance(live.state, OnDevice):
+            if isinstance(live.state, Dispatched):
                 await live.until(Done, worker.INTERRUPT_SECONDS)
             # Another submission may have moved the job to another lease.
             elif live.ends_with_lease and live.entry.lease == lease_id:

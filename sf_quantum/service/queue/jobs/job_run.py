@@ -22,8 +22,8 @@ from sf_quantum.service.queue.jobs.attempt_control import Detached
 from sf_quantum.service.queue.jobs.device_job import runs_again
 from sf_quantum.service.queue.jobs.giving_up import GivenUp
 from sf_quantum.service.queue.jobs.job_states import (
+    Dispatched,
     LiveJob,
-    OnDevice,
     Starting,
     Taken,
     device_state,
@@ -106,7 +106,7 @@ class JobRun:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._seen_running)
 
-        live.entry.stays = not runs_again(self._device.jobs, job)
+        live.entry.preemptible = runs_again(self._device.jobs, job)
         stage = live.stage
         recovered = isinstance(stage, Taken) and stage.recovered
         attempt = Attempt(
@@ -160,7 +160,7 @@ class JobRun:
         live.losses += 1
         if live.losses < self._max_losses:
             lost = Interruption(Cause.VENDOR, lost=outcome.lost)
-            live.move(live.expect(OnDevice).interrupted(lost))
+            live.move(live.expect(Dispatched).interrupted(lost))
             return ended
         failure = f"{outcome.lost} ({live.losses} times)"
         return replace(ended, outcome=replace(outcome, failure=failure))

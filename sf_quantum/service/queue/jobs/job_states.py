@@ -70,7 +70,7 @@ class Done(State):
     """On disk as ``Completed``, ``Failed`` or ``Cancelled``; no longer in memory."""
 
 
-class OffDevice(State):
+class Undispatched(State):
     """Not taken by the worker."""
 
     def withdrawn(self, interruption: Interruption) -> Withdrawn:
@@ -78,7 +78,7 @@ class OffDevice(State):
 
 
 @dataclass(frozen=True)
-class Withdrawn(OffDevice):
+class Withdrawn(Undispatched):
     """Cancelled before the worker took it; the cancellation is being written."""
 
     interruption: Interruption
@@ -90,7 +90,7 @@ class Withdrawn(OffDevice):
         return Done()
 
 
-class Queued(OffDevice):
+class Queued(Undispatched):
     """On disk as ``Queued``, and may run."""
 
 
@@ -118,7 +118,7 @@ class Pending(Queued):
         return Waiting()
 
 
-class OnDevice(State):
+class Dispatched(State):
     """Taken by the worker, but perhaps not submitted; the attempt's end is not on disk."""
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
@@ -128,7 +128,7 @@ class OnDevice(State):
         return Done()
 
 
-class Stage(OnDevice):
+class Stage(Dispatched):
     """A stage of an attempt that nothing has interrupted."""
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
@@ -170,7 +170,7 @@ class Running(Stage):
 
 
 @dataclass(frozen=True)
-class Interrupted(OnDevice):
+class Interrupted(Dispatched):
     """Being interrupted on the device, or having its next state written to disk.
 
     :param stage: stage that the attempt has reached
@@ -276,12 +276,12 @@ class LiveJob(Machine[State]):
             self._advance(stage.seen_running(started))
 
     def _advance(self, stage: Stage) -> None:
-        state = self.expect(OnDevice)
+        state = self.expect(Dispatched)
         self.move(state.advanced(stage) if isinstance(state, Interrupted) else stage)
 
     def interrupt(self, interruption: Interruption) -> None:
         """Interrupt the attempt; a cancellation replaces another reason."""
-        before = self.expect(OnDevice)
+        before = self.expect(Dispatched)
         after = before.interrupted(interruption)
         if after is not before:
             self.move(after)

@@ -17,14 +17,14 @@ from sf_quantum.service.queue.availability import Availability
 from sf_quantum.service.queue.events import log_done, log_interrupted, log_job
 from sf_quantum.service.queue.job_limits import JobCounts
 from sf_quantum.service.queue.jobs.job_states import (
+    Dispatched,
     Done,
     Fitting,
     Interrupted,
     LiveJob,
-    OffDevice,
-    OnDevice,
     Pending,
     Taken,
+    Undispatched,
     Waiting,
     Withdrawn,
 )
@@ -114,7 +114,7 @@ class JobTable:
     def withdrawn(self, live: LiveJob, interruption: Interruption) -> None:
         """A job off the device is being cancelled; the cancellation is not on disk yet."""
         self._take_out(live)
-        live.move(live.expect(OffDevice).withdrawn(interruption))
+        live.move(live.expect(Undispatched).withdrawn(interruption))
 
     def restored(self, live: LiveJob) -> None:
         """A withdrawn job is not cancelled on disk, so it may run."""
@@ -130,7 +130,7 @@ class JobTable:
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
         entry = live.entry
-        if isinstance(live.state, OnDevice):  # its use is charged to the new lease
+        if isinstance(live.state, Dispatched):  # its use is charged to the new lease
             self.policy.ended(entry, 0.0)
             entry.move_to(lease)
             self.policy.began(entry)
@@ -163,7 +163,7 @@ class JobTable:
         self.policy.ended(live.entry, qpu_seconds)
         if job.final:
             log_done(job)
-            self._done(live, live.expect(OnDevice).ended(), job.state)
+            self._done(live, live.expect(Dispatched).ended(), job.state)
         else:
             interrupted = live.expect(Interrupted)
             log_interrupted(job, interrupted.interruption)
@@ -240,6 +240,10 @@ class JobTable:
         self._leases.job_ended(entry.lease)
 
     def _ends_before_maintenance(self, entry: PendingJob) -> bool:
-        before = self.estimator.left(self.on_device[-1].entry) if self.on_device else 0
+        before = (
+            self.estimator.remaining_seconds(self.on_device[-1].entry)
+            if self.on_device
+            else 0
+        )
         end = time.time() + before + self.estimator.run_seconds(entry)
         return end <= (self.availability.next_maintenance or math.inf)

@@ -50,7 +50,7 @@ class Worker:
 
     @property
     def may_start(self) -> bool:
-        return self.table.availability.works and not self.stopping
+        return self.table.availability.accepts_work and not self.stopping
 
     @property
     def device_state(self) -> DeviceState:
@@ -180,7 +180,7 @@ class Worker:
         pausing = [
             live
             for live in jobs
-            if live.attempt is not None and live.attempt.pauses_for(interruption)
+            if live.attempt is not None and live.attempt.lets_slice_finish(interruption)
         ]
         for live in pausing:  # immediately, so that no other slice is submitted
             live.interrupt(interruption)

@@ -36,8 +36,8 @@ class LeaseEnds:
         if self._is_spent(live.lease):
             return 0.0, LeaseEndCause.SPENT
         seconds, cause = math.inf, LeaseEndCause.EXPIRED
-        if (hold := live.hold) is not None and hold.expires is not None:
-            seconds = hold.expires - time.monotonic()
+        if (vqpu_use := live.vqpu_use) is not None and vqpu_use.expires is not None:
+            seconds = vqpu_use.expires - time.monotonic()
         left = self.idle_left(live)
         return (seconds, cause) if left >= seconds else (left, LeaseEndCause.IDLE)
 

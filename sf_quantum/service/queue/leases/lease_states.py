@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Hold:
+class VQpuUse:
     """The use of a vQPU by a lease; times are of the monotonic clock.
 
     :param expires: latest end of the lease; ``None`` without a limit
@@ -75,13 +75,13 @@ class Ended:
 class Ending:
     """Accepts no jobs; its jobs are interrupted, and its end is written, with retries.
 
-    :param hold: use of the vQPU that the lease still occupies; ``None`` if it never had one
+    :param vqpu_use: the lease's use of its vQPU; ``None`` if it never had one
     :param closing: task that writes the end, then waits for the jobs
     """
 
     end: LeaseEnd
     closing: asyncio.Task[Lease]
-    hold: Hold | None = None
+    vqpu_use: VQpuUse | None = None
 
     def written(self) -> Ended:
         return Ended(self.end, self.closing)
@@ -94,12 +94,12 @@ class Held:
     :param watch: task that ends the lease when it is idle, expired or spent
     """
 
-    hold: Hold
+    vqpu_use: VQpuUse
     watch: asyncio.Task[None]
 
     def ended(self, end: LeaseEnd, closing: asyncio.Task[Lease]) -> Ending:
         self.watch.cancel()
-        return Ending(end, closing, self.hold)
+        return Ending(end, closing, self.vqpu_use)
 
 
 @dataclass(frozen=True)
@@ -109,20 +109,20 @@ class Granting:
     Accepts jobs, which still wait with the lease.
     """
 
-    hold: Hold
+    vqpu_use: VQpuUse
 
     def written(self, watch: asyncio.Task[None]) -> Held:
-        return Held(self.hold, watch)
+        return Held(self.vqpu_use, watch)
 
 
 @dataclass(frozen=True)
 class Opening:
     """Has a vQPU and is being written for the first time; accepts no jobs yet."""
 
-    hold: Hold
+    vqpu_use: VQpuUse
 
     def written(self, watch: asyncio.Task[None]) -> Held:
-        return Held(self.hold, watch)
+        return Held(self.vqpu_use, watch)
 
     def failed(self, error: sqlite3.Error) -> Failed:
         return Failed(error)
@@ -132,8 +132,8 @@ class Opening:
 class Waiting:
     """Waits for a vQPU, and is on disk; accepts jobs, which wait with the lease."""
 
-    def granted(self, hold: Hold) -> Granting:
-        return Granting(hold)
+    def granted(self, vqpu_use: VQpuUse) -> Granting:
+        return Granting(vqpu_use)
 
     def ended(self, end: LeaseEnd, closing: asyncio.Task[Lease]) -> Ending:
         return Ending(end, closing)
@@ -183,11 +183,11 @@ class LiveLease(Machine[LeaseState]):
         self.activity = asyncio.Event()
 
     @property
-    def hold(self) -> Hold | None:
+    def vqpu_use(self) -> VQpuUse | None:
         """The lease's use of a vQPU, if it occupies one."""
         match self.state:
             case Opening() | Granting() | Held() | Ending():
-                return self.state.hold
+                return self.state.vqpu_use
         return None
 
     @property

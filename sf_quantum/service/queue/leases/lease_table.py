@@ -29,7 +29,7 @@ class LeaseTable:
     @property
     def held(self) -> list[Lease]:
         """The leases that occupy a vQPU."""
-        return [live.lease for live in self if live.hold is not None]
+        return [live.lease for live in self if live.vqpu_use is not None]
 
     def accepting(self, lease_id: str) -> LiveLease | None:
         """Find a lease that accepts jobs."""

@@ -153,7 +153,7 @@ class Leases:
             raise
         return live.lease
 
-    def active(
+    def use(
         self, who: Identity, lease_id: str | None, *, waiting: bool = False
     ) -> Lease:
         """Find a lease that accepts jobs, and mark it as used; refuse other leases with 403.
@@ -180,7 +180,7 @@ class Leases:
                 detail = "the lease waits for a vQPU"
         raise Refused(403, detail, LEASE_HEADER)
 
-    def holds(self, lease_id: str) -> bool:
+    def is_active(self, lease_id: str) -> bool:
         live = self._table.get(lease_id)
         return live is not None and live.is_active
 
@@ -201,14 +201,14 @@ class Leases:
         return [
             live.lease
             for live in self._table
-            if (live.hold is not None or (waiting and live.is_active))
+            if (live.vqpu_use is not None or (waiting and live.is_active))
             and visible(who, live.lease)
         ]
 
     def renew(self, who: Identity, lease_id: str) -> Lease:
         """Mark a lease as used; its expiry does not change."""
         self.find(who, lease_id)
-        return self.active(who, lease_id)
+        return self.use(who, lease_id)
 
     async def release(
         self, who: Identity, lease_id: str, *, keep_place: bool = False
@@ -269,10 +269,10 @@ class Leases:
     def seconds_left(self, lease: Lease) -> float | None:
         """Return how many seconds a lease is held at most; ``None``: no limit."""
         live = self._table.get(lease.id)
-        hold = None if live is None else live.hold
-        if hold is None or hold.expires is None:
+        vqpu_use = None if live is None else live.vqpu_use
+        if vqpu_use is None or vqpu_use.expires is None:
             return None
-        return max(0.0, hold.expires - time.monotonic())
+        return max(0.0, vqpu_use.expires - time.monotonic())
 
     def idle_expires_at(self, lease: Lease) -> float | None:
         """Return when a lease ends without further use; ``None``: no limit."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sf_quantum.service.domain.jobs import Lease
 from sf_quantum.service.queue.jobs.job_table import JobTable
-from sf_quantum.service.queue.leases.lease_states import Hold, Position
+from sf_quantum.service.queue.leases.lease_states import Position, VQpuUse
 
 
 class Occupancy:
@@ -18,7 +18,7 @@ class Occupancy:
 
     def began(
         self, lease: Lease, age: float = 0.0, position: Position | None = None
-    ) -> Hold:
+    ) -> VQpuUse:
         """Note that a lease occupies a vQPU.
 
         :param age: seconds for which the lease has occupied the vQPU
@@ -34,7 +34,7 @@ class Occupancy:
             lease = replace(lease, expires=clock() - age + seconds)
         self._jobs.policy.leased(lease)
         self._jobs.estimator.held.add(lease)
-        return Hold(since, expires, position)
+        return VQpuUse(since, expires, position)
 
     def ended(self, lease: Lease) -> None:
         """Note that the lease's vQPU is free."""

@@ -84,8 +84,8 @@ class VQpus:
                 live = LiveLease(lease, Waiting())
                 self._wait(live)
             else:
-                hold = self._occupancy.began(lease, ages[lease.id])
-                live = LiveLease(lease, Opening(hold))
+                vqpu_use = self._occupancy.began(lease, ages[lease.id])
+                live = LiveLease(lease, Opening(vqpu_use))
                 self._hold(live, live.expect(Opening))
             self.table.add(live)
 
@@ -111,7 +111,7 @@ class VQpus:
     def availability_changed(self) -> None:
         """Grant leases if the QPU accepts work, else refuse the waiting requests."""
         self._assign()
-        if not self.availability.works:
+        if not self.availability.accepts_work:
             self.requests.refuse(self.availability.reason)
 
     def device_reported(self) -> None:
@@ -190,8 +190,8 @@ class VQpus:
 
     def position(self, live: LiveLease) -> Position | None:
         """Return the position of a lease's request; ``None`` after a restart."""
-        if live.hold is not None:
-            return live.hold.position
+        if live.vqpu_use is not None:
+            return live.vqpu_use.position
         return self.requests.position(live)
 
     # a lease begins
@@ -203,7 +203,7 @@ class VQpus:
         while (
             self.requests
             and not self.stopped
-            and self.availability.works
+            and self.availability.accepts_work
             and len(held := self.table.held) < self.number
         ):
             policy, running = self._jobs.policy, self.reservations.running
@@ -220,16 +220,16 @@ class VQpus:
         live = stored.live
         lease = bounded(stored.new_lease(self.ends.settings), running)
         live.lease = replace(lease, id=live.lease.id)
-        hold = self._occupancy.began(live.lease, position=stored.position)
-        live.move(live.expect(Waiting).granted(hold))
+        vqpu_use = self._occupancy.began(live.lease, position=stored.position)
+        live.move(live.expect(Waiting).granted(vqpu_use))
         self.background.start(self._write_grant(live))
 
     def _open(
         self, waiting: ClientRequest, running: Mapping[str, ReservedTime]
     ) -> None:
         lease = bounded(waiting.new_lease(self.ends.settings), running)
-        hold = self._occupancy.began(lease, position=waiting.position)
-        live = LiveLease(lease, Opening(hold))
+        vqpu_use = self._occupancy.began(lease, position=waiting.position)
+        live = LiveLease(lease, Opening(vqpu_use))
         self.table.add(live)
         waiting.granted.set_result(live)
         for same in self.requests.take_same(waiting):
@@ -317,15 +317,15 @@ class VQpus:
         record: Callable[[sqlite3.Connection], None] | None,
     ) -> Lease:
         lease, state = live.lease, live.expect(Ending)
-        end, hold = state.end, state.hold
+        end, vqpu_use = state.end, state.vqpu_use
         closed = await write_until(
             lambda: self.stopped,
             lambda: self._store.leases.close(lease.id, end.reason, end.note, record),
         )
         live.move(state.written())
-        held_seconds = 0.0 if hold is None else time.monotonic() - hold.since
+        held_seconds = 0.0 if vqpu_use is None else time.monotonic() - vqpu_use.since
         log_lease_end(closed, end.cause, held_seconds)
-        if hold is not None:
+        if vqpu_use is not None:
             self._occupancy.ended(lease)
         self._assign()
         await self._control.end_lease(lease.id, jobs)

@@ -241,7 +241,7 @@ class WaitingRequests:
         if not ready:
             return None
         first = [one for one in ready if one.rank == ready[0].rank]
-        index = policy.choose(first, held)
+        index = policy.choose_request(first, held)
         for earlier in first[:index]:
             earlier.passed += 1
         self._requests.remove(first[index])

@@ -22,7 +22,7 @@ from sf_quantum.text import plural
 
 # Time for a mistaken edit of the tokens file or the configuration to be corrected.
 GRACE_SECONDS = 60.0
-LOOK_SECONDS = 5.0
+POLL_SECONDS = 5.0
 #: file next to the database with the users who had permission
 FILE = "permitted-users.json"
 REVOKED = LeaseEnd(LeaseEndCause.REVOKED)
@@ -52,10 +52,10 @@ class Revocations:
     async def run(self) -> None:
         """Check the permissions regularly, until cancelled."""
         while True:
-            await self.look(time.monotonic())
-            await asyncio.sleep(LOOK_SECONDS)
+            await self.check(time.monotonic())
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def look(self, now: float) -> None:
+    async def check(self, now: float) -> None:
         """Note who has lost permission, and end the leases of users whose grace has ended.
 
         :param now: time by the monotonic clock

@@ -241,6 +241,6 @@ class Telemetry:
 
     async def _follow(self) -> None:
         while True:
-            self._queue.drift.look(self._queue.device)
+            self._queue.drift.add_readings(self._queue.device)
             seconds = self._queue.device.calibrations.until_next_reading
             await asyncio.sleep(max(READING_SECONDS, seconds))

@@ -46,7 +46,8 @@ class Policy(ABC):
     pending, :meth:`began` and :meth:`ended` around each attempt on the device, and
     :meth:`leased` and :meth:`released` for each lease. It queries the next job
     (:meth:`first`), whether that job pre-empts the running job (:meth:`preempts`), and
-    the work ahead of a job (:meth:`ahead`, :meth:`overtaking`), for positions and ETAs.
+    the work ahead of a job (:meth:`work_ahead`, :meth:`overtaking_leases`), for positions
+    and ETAs.
 
     Subclasses implement :meth:`add`, :meth:`remove` and :meth:`order`. Policies that order
     jobs by a constant key derive from :class:`Keyed` and implement only :meth:`Keyed.key`.
@@ -92,41 +93,43 @@ class Policy(ABC):
         """Return whether a pending job pre-empts the running job."""
         return False
 
-    def passing(self, job_class: JobClass) -> Sequence[JobClass]:
+    def overtaking_classes(self, job_class: JobClass) -> Sequence[JobClass]:
         """List the classes whose jobs always overtake those of a class.
 
         ETAs include the expected arrivals of these classes.
         """
         return ()
 
-    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
+    def work_ahead(self, job: PendingJob) -> dict[Kind, Work]:
         """Sum, by kind, the work ahead of a pending job.
 
         Called for each job that is submitted or queried; by default it iterates over
         :meth:`order`.
         """
-        works: defaultdict[Kind, Work] = defaultdict(Work)
+        work_by_kind: defaultdict[Kind, Work] = defaultdict(Work)
         for other in self.order():
             if other.number == job.number:
                 break
-            works[other.kind] += Work(1, other.seconds)
-        return works
+            work_by_kind[other.kind] += Work(1, other.seconds)
+        return work_by_kind
 
-    def overtaking(self, job: PendingJob, held: HeldLeases) -> Sequence[Overtaking]:
+    def overtaking_leases(
+        self, job: PendingJob, held: HeldLeases
+    ) -> Sequence[Overtaking]:
         """List the held leases whose later jobs will run before a pending job.
 
         Called for each job that is submitted or queried.
 
-        :returns: leases of the job's class; the classes of :meth:`passing`, which always
-            overtake the job, are estimated separately
+        :returns: leases of the job's class; the :meth:`overtaking_classes` are estimated
+            separately
         """
         return ()
 
-    def used(self, past: Used) -> None:  # noqa: B027 - optional
+    def add_usage(self, past: Used) -> None:  # noqa: B027 - optional
         """Add usage from before the service started."""
 
-    def remembers_seconds(self) -> float:
-        """Return the age, in seconds, up to which earlier usage matters."""
+    def usage_window_seconds(self) -> float:
+        """Return how far back, in seconds, earlier usage counts."""
         return 0.0
 
     def began(self, job: PendingJob) -> None:  # noqa: B027 - optional
@@ -150,7 +153,9 @@ class Policy(ABC):
     def set_shares(self, shares: Shares) -> None:  # noqa: B027 - optional
         """Apply new shares after a reload of the configuration."""
 
-    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
+    def choose_request(
+        self, pending: Sequence[PendingLease], held: Sequence[Lease]
+    ) -> int:
         """Choose the request that gets a free vQPU.
 
         :param pending: requests of the highest class and priority, in order of arrival
@@ -205,11 +210,11 @@ class SortedJobs(Generic[SortKey]):
 
     def before(self, key: SortKey | None) -> dict[Kind, Work]:
         """Sum the jobs with lower keys by kind; all jobs if the key is ``None``."""
-        works = {}
+        work_by_kind = {}
         for kind, (keys, seconds) in self._by_kind.items():
             jobs = len(keys) if key is None else bisect_left(keys, key)
-            works[kind] = Work(jobs, sum(islice(seconds, jobs)))
-        return works
+            work_by_kind[kind] = Work(jobs, sum(islice(seconds, jobs)))
+        return work_by_kind
 
 
 class Keyed(Policy, Generic[K]):
@@ -231,7 +236,7 @@ class Keyed(Policy, Generic[K]):
     def order(self) -> Iterator[PendingJob]:
         return iter(self._jobs.jobs)
 
-    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
+    def work_ahead(self, job: PendingJob) -> dict[Kind, Work]:
         return self._jobs.before((self.key(job), job.number))
 
 
@@ -241,7 +246,7 @@ class ByClass:
     def preempts(self, pending: PendingJob, running: PendingJob) -> bool:
         return pending.job_class == CLASSES[0] != running.job_class
 
-    def passing(self, job_class: JobClass) -> Sequence[JobClass]:
+    def overtaking_classes(self, job_class: JobClass) -> Sequence[JobClass]:
         return CLASSES[: RANKS[job_class]]
 
 

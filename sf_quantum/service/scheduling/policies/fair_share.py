@@ -113,19 +113,21 @@ class FairShare(ByClass, Policy):
             for _, job in heapq.merge(*(queue.order() for queue in queues.values())):
                 yield job
 
-    def ahead(self, job: PendingJob) -> dict[Kind, Work]:
+    def work_ahead(self, job: PendingJob) -> dict[Kind, Work]:
         """See :meth:`Policy.ahead`; linear in the number of accounts."""
-        works: defaultdict[Kind, Work] = defaultdict(Work)
+        work_by_kind: defaultdict[Kind, Work] = defaultdict(Work)
         for name in CLASSES[: RANKS[job.job_class] + 1]:
             queues = self._queues[name]
             is_same_class = name == job.job_class
             tag = queues[account_of(job)].tag(job) if is_same_class else None
             for queue in queues.values():
                 for kind, work in queue.before(tag).items():
-                    works[kind] += work
-        return works
+                    work_by_kind[kind] += work
+        return work_by_kind
 
-    def overtaking(self, job: PendingJob, held: HeldLeases) -> Sequence[Overtaking]:
+    def overtaking_leases(
+        self, job: PendingJob, held: HeldLeases
+    ) -> Sequence[Overtaking]:
         """See :meth:`Policy.overtaking`.
 
         Later jobs of another account run first until its usage per share reaches that of
@@ -177,12 +179,12 @@ class FairShare(ByClass, Policy):
         share = self._shares.of(sharer)
         return [(used + (above + seconds) * weight) / share for seconds in more]
 
-    def used(self, past: Used) -> None:
+    def add_usage(self, past: Used) -> None:
         owner = account_of(past)
         self.usage.charge(owner, past.user, past.qpu_seconds, past.when)
         self._invalidate(owner)
 
-    def remembers_seconds(self) -> float:
+    def usage_window_seconds(self) -> float:
         return HALF_LIVES * self._half_life_seconds
 
     def began(self, job: PendingJob) -> None:
@@ -204,7 +206,9 @@ class FairShare(ByClass, Policy):
         for owner in {owner for queues in self._queues.values() for owner in queues}:
             self._invalidate(owner)
 
-    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
+    def choose_request(
+        self, pending: Sequence[PendingLease], held: Sequence[Lease]
+    ) -> int:
         counts = Counter(map(account_of, held))
 
         def per_share(index: int) -> tuple[float, int]:

@@ -74,7 +74,9 @@ class Interleave(ByClass, Keyed[tuple[int, float]]):
         patience = _PATIENCE_FACTORS[job.pattern] * self._patience * job.seconds
         return RANKS[job.job_class], job.submitted + patience
 
-    def choose(self, pending: Sequence[PendingLease], held: Sequence[Lease]) -> int:
+    def choose_request(
+        self, pending: Sequence[PendingLease], held: Sequence[Lease]
+    ) -> int:
         if pending[0].passed >= MAX_PASSES:
             return 0
         load = sum(LOAD[lease.pattern] for lease in held)

@@ -101,7 +101,7 @@ async def test_a_job_has_no_nodes_whose_time_is_nearly_up(
     settings = elastic(max=1, keep=1, idle=60)
     # between two looks at the queue
     monkeypatch.setattr(
-        "sf_quantum.connectors.slurm.transport.spool_shell.LOOK_SECONDS", 0.2
+        "sf_quantum.connectors.slurm.transport.spool_shell.POLL_SECONDS", 0.2
     )
     stand_ins = StandIns(tmp_path / "stand-ins", monkeypatch)
     stand_ins.add("squeue", 'echo >>"$here/polls"')

@@ -101,7 +101,7 @@ def test_bounds_in_the_comment_are_those_of_the_lease(site: GateSite) -> None:
         look_until_held(gate, service)
         (lease,) = leases(service)
         assert (lease.max_qpu_seconds, lease.max_shots) == (1.5, 7)
-        gate.look()
+        gate.poll()
         site.output(job)
 
 
@@ -120,7 +120,7 @@ def test_a_wrong_comment_is_reported_in_the_queue(
 ) -> None:
     with site.serving() as service:
         job = site.submit("true", f"--comment={comment}")
-        site.gate().look()
+        site.gate().poll()
         shown = site.lab.output("scontrol", "show", "job", str(job))
         site.lab.output("scancel", str(job))
         assert f"AdminComment={expected}" in shown
@@ -133,7 +133,7 @@ def test_what_others_hold_or_cannot_start_asks_for_nothing(site: GateSite) -> No
         jobs.append(site.submit("true", f"--dependency=afterok:{jobs[0]}"))
         site.lab.output("scontrol", "hold", str(jobs[1]))
         gate = site.gate()
-        gate.look()
+        gate.poll()
         assert not gate._requests
         assert not leases(service)
         site.lab.output("scancel", *map(str, jobs))
@@ -144,8 +144,8 @@ def test_a_job_that_is_cancelled_when_granted_loses_its_lease(site: GateSite) ->
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
         site.lab.output("scancel", str(job))
-        gate.look()
-        gate.look()
+        gate.poll()
+        gate.poll()
         assert [lease.reason for lease in leases(service)] == ["released"]
         assert site.lab.state(job) == "CANCELLED"
 
@@ -155,14 +155,14 @@ def test_a_job_that_is_released_too_early_has_no_lease(site: GateSite) -> None:
         service.acquire()
         gate = site.gate()
         job = site.submit(f"{site.held_lease()} echo ran")
-        gate.look()
+        gate.poll()
         site.lab.output("scontrol", "release", str(job))
         *_, line = site.output(job).splitlines()
         assert line == (
             f"sfq lease: Slurm job {job} has no lease: was it released before its lease "
             "was granted?"
         )
-        gate.look()
+        gate.poll()
         site.lab.wait_for(lambda: not service.queue.leases.waiting, "no wait", SECONDS)
         assert len(leases(service)) == 1
 
@@ -175,10 +175,10 @@ def test_the_lease_of_another_user_releases_no_job(site: GateSite) -> None:
         service.ask(
             "POST", "/v1/leases", {**body, "slurm_cluster": "lab", "user": "eve"}
         )
-        gate.look()
+        gate.poll()
         assert site.reason(job) == "JobHeldUser"
         site.lab.wait_for(lambda: len(leases(service)) == 2, "its lease", SECONDS)
-        gate.look()
+        gate.poll()
         site.output(job)
 
 
@@ -188,9 +188,9 @@ def test_a_job_without_nodes_is_held_again_for_the_next(site: GateSite) -> None:
         first = site.submit("true", "--exclude=q1")  # the partition's only node
         look_until_held(gate, service)
         second = site.submit("true")
-        gate.look()
+        gate.poll()
         site.lab.wait_for(lambda: service.queue.leases.waiting == 1, "both", SECONDS)
-        gate.look()
+        gate.poll()
         assert site.reason(first) == "JobHeldUser"
         site.lab.output("scancel", str(first))
         with site.running_gate():
@@ -228,12 +228,12 @@ def test_a_job_that_is_queued_again_keeps_its_lease(site: GateSite) -> None:
         gate = site.gate()
         job = site.submit(f"{site.held_lease()} sleep 60", "--requeue")
         look_until_held(gate, service)
-        gate.look()
+        gate.poll()
         site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
         submitted = controller.gated_jobs()[job].submitted
         site.lab.output("scontrol", "requeue", str(job))
         assert controller.gated_jobs()[job].submitted == "" != submitted
-        gate.look()
+        gate.poll()
         (lease,) = service.queue.leases.held
         assert lease.key == f"slurm-lab-{job}.{submitted}"
         site.lab.output("scancel", str(job))
@@ -255,10 +255,10 @@ def test_an_administrators_hold_ends_the_lease_and_lasts(site: GateSite) -> None
         gate = site.gate("--hold-seconds", "0")
         job = site.submit("true", "--exclude=q1")  # the partition's only node
         look_until_held(gate, service)
-        gate.look()
+        gate.poll()
         site.lab.output("scontrol", "hold", str(job))
         for _ in range(3):
-            gate.look()
+            gate.poll()
         assert site.reason(job) == "JobHeldAdmin"
         assert [lease.reason for lease in leases(service)] == ["released"]
         site.lab.output("scancel", str(job))
@@ -270,11 +270,11 @@ def test_an_administrators_hold_of_a_running_job_leaves_its_lease(
     with site.serving() as service:
         gate, job = site.gate(), site.submit("sleep 60")
         look_until_held(gate, service)
-        gate.look()
+        gate.poll()
         site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
         site.lab.output("scontrol", "hold", str(job))
         for _ in range(3):
-            gate.look()
+            gate.poll()
         assert [lease.reason for lease in leases(service)] == [None]
         site.lab.output("scancel", str(job))
 
@@ -283,14 +283,14 @@ def test_a_comment_cannot_pass_for_a_row_of_another_job(site: GateSite) -> None:
     with site.serving() as service:
         gate, job = site.gate(), site.submit("sleep 60")
         look_until_held(gate, service)
-        gate.look()
+        gate.poll()
         site.lab.wait_for(lambda: site.lab.state(job) == "RUNNING", "it runs", SECONDS)
         listed = controller.gated_jobs()[job]
         forged = f"qpu=none\n{job}|RUNNING|None|0|(null)|{listed.user}|1|0|qpu=qpu"
         other = site.submit("true", "--hold", f"--comment={forged}")
         assert controller.gated_jobs()[job] == listed
         assert controller.gated_jobs()[other].comment == forged
-        gate.look()
+        gate.poll()
         assert [lease.reason for lease in leases(service)] == [None]
         site.lab.output("scancel", str(job), str(other))
 
@@ -337,7 +337,7 @@ def test_while_the_service_is_away_jobs_stay_held(site: GateSite) -> None:
         gate, job = site.gate(), site.submit("true")
         look_until_held(gate, service)
     with pytest.raises(QpuError):
-        gate.look()
+        gate.poll()
     assert site.reason(job) == "JobHeldUser"
     # the service that is back has forgotten the lease
     with site.serving() as service, site.running_gate():

@@ -91,12 +91,12 @@ def test_a_job_starts_when_another_user_releases_a_vqpu(
 ) -> None:
     with site.serving() as service:
         keeper, lease = licenses(site, license_), service.acquire()
-        keeper.look()
+        keeper.poll()
         assert withheld(site) == f"{license_}:2"
         job = site.submit(leased(site, "echo ran"), f"--licenses={license_}:1")
         wait_refused(site, job)
         service.ask("DELETE", f"/v1/leases/{lease}")
-        keeper.look()
+        keeper.poll()
         assert withheld(site) == f"{license_}:1"
         assert site.output(job).splitlines() == ["ran"]
 
@@ -111,7 +111,7 @@ def test_the_lease_of_a_licensed_job_withholds_no_license(
         site.lab.wait_for(
             lambda: len(service.queue.leases.held) == 2, "two leases", SECONDS
         )
-        keeper.look()
+        keeper.poll()
         assert withheld(site) is None
         (tmp_path / "end").touch()
         for job in jobs:
@@ -126,13 +126,13 @@ def test_while_the_qpu_is_closed_no_job_starts_and_others_run_on(
         first = site.submit(until_exists(tmp_path / "end"), "--licenses=qpu:1")
         wait_running(site, first)
         service.ask("POST", "/v1/device/close", {"message": "new laser"})
-        keeper.look()
+        keeper.poll()
         assert withheld(site) == "qpu:2"
         second = site.submit("true", "--licenses=qpu:1")
         wait_refused(site, second)
         assert site.lab.state(first) == "RUNNING"
         service.ask("POST", "/v1/device/open")
-        keeper.look()
+        keeper.poll()
         site.output(second)
         (tmp_path / "end").touch()
         site.output(first)
@@ -146,13 +146,13 @@ def test_a_service_that_is_away_is_logged_once_and_grants_none(
     with site.serving(vqpus=2):
         keeper = licenses(site)
     for _ in range(3):
-        keeper.look()
+        keeper.poll()
     assert withheld(site) == "qpu:2"
     assert len(caplog.messages) == 1
     with site.serving(vqpus=2):
         # The service that is back has another address.
         keeper._qpus = licenses(site)._qpus
-        keeper.look()
+        keeper.poll()
     assert caplog.messages[1:] == ["qpu: answers again after 3 failures"]
     assert withheld(site) is None
 
@@ -166,9 +166,9 @@ def test_a_controller_that_is_away_is_logged_once(
         with monkeypatch.context() as patch:
             patch.setenv("PATH", "/nonexistent")
             for _ in range(2):
-                keeper.look()
+                keeper.poll()
         assert [line[:14] for line in caplog.messages] == ["Slurm: squeue:"]
-        keeper.look()
+        keeper.poll()
     assert caplog.messages[1:] == ["Slurm: answers again after 2 failures"]
     assert withheld(site) == "qpu:1"
 
@@ -177,9 +177,9 @@ def test_a_reservation_that_is_deleted_is_made_again(site: Site) -> None:
     with site.serving() as service:
         keeper = licenses(site)
         service.acquire()
-        keeper.look()
+        keeper.poll()
         site.lab.output("scontrol", "delete", f"ReservationName={RESERVATION}")
-        keeper.look()
+        keeper.poll()
         assert withheld(site) == "qpu:2"
 
 
@@ -188,12 +188,12 @@ def test_numbers_that_are_right_are_not_written(
 ) -> None:
     with site.serving():
         keeper = licenses(site)
-        keeper.look()
+        keeper.poll()
         assert withheld(site) == "qpu:1"
         monkeypatch.setattr(
             controller, "reserve", lambda *_, **__: pytest.fail("wrote")
         )
-        keeper.look()
+        keeper.poll()
 
 
 @contextmanager

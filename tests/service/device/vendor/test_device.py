@@ -198,7 +198,7 @@ class Acme(AcmeLeases):
 
     type = "acme"
     kinds: ClassVar[tuple[Kind, ...]] = ("problem",)
-    finds = True
+    finds_by_tag = True
     reservations = ("night",)
 
     def reserved_time(self, reservation: str) -> ReservedTime | None:
@@ -1112,7 +1112,7 @@ def test_a_job_that_the_vendor_cancels_with_its_lease_is_lost(
     lost: str | None,
     failure: str | None,
 ) -> None:
-    monkeypatch.setattr(Acme, "sessions", sessions)
+    monkeypatch.setattr(Acme, "jobs_end_with_lease", sessions)
     if not renews:
         monkeypatch.setattr(AcmeLeases, "renew", Qpu.renew)
     acme.outcome = Outcome(note="revoked", qpu_seconds=0.5)
@@ -1285,7 +1285,7 @@ def test_one_id_for_two_jobs_fails_the_second(
 
     monkeypatch.setattr(Acme, "submit", submit)
     monkeypatch.setattr(Acme, "find", lambda *_: "job-0")
-    monkeypatch.setattr(Acme, "others", lambda *_: ["job-0", "job-1"])
+    monkeypatch.setattr(Acme, "duplicates", lambda *_: ["job-0", "job-1"])
     device, after = make(), make()
     device.keep_in(folder)
     other = replace(TASK, tag="b-1")
@@ -1298,7 +1298,7 @@ def test_one_id_for_two_jobs_fails_the_second(
             one.jobs.find("b-1")
         assert one.jobs.find("a-1") == "job-0"
         # what is another submission's is not cancelled as surplus of this one
-        assert one.jobs.others("b-1", "job-2") == ["job-1"]
+        assert one.jobs.duplicates("b-1", "job-2") == ["job-1"]
         assert one.jobs.poll("job-0", TASK).state == "Running"
 
 
@@ -1517,7 +1517,9 @@ def test_a_kind_that_cannot_be_used_here_is_refused(
     monkeypatch.setattr(Acme, "problem", classmethod(lambda _: "no acme (pip it)"))
     with pytest.raises(InputError, match=r"QPU type 'acme': no acme \(pip it\)"):
         make()
-    monkeypatch.setattr(AcmeSampler, "lack", classmethod(lambda _: "no embedding"))
+    monkeypatch.setattr(
+        AcmeSampler, "sampler_problem", classmethod(lambda _: "no embedding")
+    )
     with pytest.raises(InputError, match="no embedding"):
         make(qpu="acme-sampler")
 

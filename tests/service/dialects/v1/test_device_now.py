@@ -74,7 +74,7 @@ def test_the_device_says_what_a_job_costs(
         assert told["job_qpu_seconds"] == pytest.approx(expected)
         expected = submitted["expected_run_seconds"]
         assert told["job_run_seconds"] == pytest.approx(expected, rel=0.01)
-        sized = SfqQpu("q", service.url).sized(JobSize(3, reads)).status()
+        sized = SfqQpu("q", service.url).with_job_size(JobSize(3, reads)).status()
         bare = SfqQpu("q", service.url).status()
     assert sized.job_qpu_seconds == pytest.approx(told["job_qpu_seconds"])
     assert (bare.job_qpu_seconds, bare.job_run_seconds) == (None, None)

@@ -253,13 +253,13 @@ async def test_a_late_submission_is_cancelled_and_reported(
     tmp_path: Path, vendor: Vendor, how: str, restart: bool, cut: bool
 ) -> None:
     class Listing(VendorDevice):
-        def others(self, tag: str, job_id: str) -> Sequence[str]:
-            self.vendor.raises(self.vendor.trouble, "others")
+        def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
+            self.vendor.raises(self.vendor.trouble, "duplicates")
             jobs = self.vendor.jobs.values()
             return [job.id for job in jobs if job.tag == tag and job.id != job_id]
 
     async def end(queue: JobQueue) -> Job:
-        vendor.trouble["others"] = [QpuError("it does not answer")] * cut
+        vendor.trouble["duplicates"] = [QpuError("it does not answer")] * cut
         if how == "cancel":
             return await queue.cancel(ANN, job.id)
         vendor.end("v1")

@@ -125,9 +125,11 @@ def pass_time(queue: JobQueue, *leases: Lease, seconds: float = HOUR) -> None:
         assert live is not None
         live.last_used -= seconds
         held = live.expect(Held)
-        if held.hold.expires is not None:
-            hold = dataclasses.replace(held.hold, expires=held.hold.expires - seconds)
-            live.state = dataclasses.replace(held, hold=hold)
+        if held.vqpu_use.expires is not None:
+            vqpu_use = dataclasses.replace(
+                held.vqpu_use, expires=held.vqpu_use.expires - seconds
+            )
+            live.state = dataclasses.replace(held, vqpu_use=vqpu_use)
     # their timers are of that clock
     queue.reconfigure(queue.settings)
 
@@ -980,9 +982,9 @@ async def test_a_lease_of_two_requests_outlives_the_client_of_one(
     await until(lambda: queue.leases.waiting == 2)
     queue.vqpus.resize(2)
     gone.set()
-    assert queue.leases.holds((await stays).id)
+    assert queue.leases.is_active((await stays).id)
     assert await left == await stays
-    assert queue.leases.holds((await stays).id)
+    assert queue.leases.is_active((await stays).id)
 
 
 async def test_a_grant_is_answered_while_the_service_stops(

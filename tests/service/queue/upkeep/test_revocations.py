@@ -76,16 +76,16 @@ async def test_a_user_without_a_token_loses_leases_and_jobs(
 ) -> None:
     permitted = Permitted("ann", "bob")
     revocations = Revocations(queue, permitted)
-    await revocations.look(0.0)
+    await revocations.check(0.0)
     lost, kept = await lease_of(queue, ANN), await lease_of(queue, BOB)
     running, queued = await submit(queue, lost, "a"), await submit(queue, lost, "b")
     other = await submit(queue, kept, "c")
     await until(lambda: queue.find(ADMIN, running.id).state == "Running", "it runs")
     permitted.names = ["bob"]
-    await revocations.look(100.0)
-    await revocations.look(100.0 + GRACE_SECONDS - 1)
+    await revocations.check(100.0)
+    await revocations.check(100.0 + GRACE_SECONDS - 1)
     assert reasons(queue, lost, kept) == [None, None]
-    await revocations.look(100.0 + GRACE_SECONDS)
+    await revocations.check(100.0 + GRACE_SECONDS)
     why = "its user may no longer use the QPU"
     assert reasons(queue, lost, kept) == [why, None]
     jobs = [queue.find(ADMIN, job.id) for job in (running, queued, other)]
@@ -102,13 +102,13 @@ async def test_a_user_without_a_token_loses_leases_and_jobs(
 async def test_a_token_that_comes_back_in_time_ends_nothing(queue: JobQueue) -> None:
     permitted = Permitted("ann")
     revocations = Revocations(queue, permitted)
-    await revocations.look(0.0)
+    await revocations.check(0.0)
     lease = await lease_of(queue, ANN)
     for now in (0.0, GRACE_SECONDS):  # two mistakes, each corrected
         permitted.names = []
-        await revocations.look(now + 1)
+        await revocations.check(now + 1)
         permitted.names = ["ann"]
-        await revocations.look(now + GRACE_SECONDS)
+        await revocations.check(now + GRACE_SECONDS)
     assert reasons(queue, lease) == [None]
 
 
@@ -116,20 +116,20 @@ async def test_a_user_who_never_had_a_token_keeps_leases(queue: JobQueue) -> Non
     revocations = Revocations(queue, Permitted("root"))
     lease = await lease_of(queue, ADMIN, "ann")
     for now in (0.0, 2 * GRACE_SECONDS):
-        await revocations.look(now)
+        await revocations.check(now)
     assert reasons(queue, lease) == [None]
 
 
 async def test_a_revoked_user_no_longer_waits_for_a_lease(queue: JobQueue) -> None:
     permitted = Permitted("ann", "bob")
     revocations = Revocations(queue, permitted)
-    await revocations.look(0.0)
+    await revocations.check(0.0)
     held = [await lease_of(queue, BOB) for _ in range(3)]
     waiting = asyncio.create_task(queue.leases.acquire(ANN, LeaseRequest(), 60.0))
     await until(lambda: queue.leases.waiting == 1, "ann waits")
     permitted.names = ["bob"]
     for now in (0.0, GRACE_SECONDS):
-        await revocations.look(now)
+        await revocations.check(now)
     with pytest.raises(Refused, match="ann may no longer use the QPU") as caught:
         await waiting
     assert caught.value.status == 403
@@ -137,11 +137,11 @@ async def test_a_revoked_user_no_longer_waits_for_a_lease(queue: JobQueue) -> No
 
 
 async def test_a_restart_forgets_no_revocation(queue: JobQueue) -> None:
-    await Revocations(queue, Permitted("ann", "bob")).look(0.0)
+    await Revocations(queue, Permitted("ann", "bob")).check(0.0)
     lease = await lease_of(queue, ANN)
     after = Revocations(queue, Permitted("bob"))
     for now in (0.0, GRACE_SECONDS):
-        await after.look(now)
+        await after.check(now)
     assert reasons(queue, lease) != [None]
     assert json.loads((queue.store.path.parent / FILE).read_text()) == ["bob"]
 
@@ -155,15 +155,15 @@ async def test_a_user_no_longer_authorized_loses_leases(queue: JobQueue) -> None
     permitted.names = None  # MUNGE admits everybody
     authorize("ann", "bob")
     revocations = Revocations(queue, permitted)
-    await revocations.look(0.0)
+    await revocations.check(0.0)
     leases = [await lease_of(queue, who) for who in (ANN, BOB)]
     authorize("bob")
     for now in (0.0, GRACE_SECONDS):
-        await revocations.look(now)
+        await revocations.check(now)
     assert [reason is None for reason in reasons(queue, *leases)] == [False, True]
     authorize()  # everybody again
     for now in (0.0, GRACE_SECONDS):
-        await revocations.look(now)
+        await revocations.check(now)
     assert reasons(queue, leases[1]) == [None]
 
 
@@ -172,7 +172,7 @@ async def test_a_list_that_cannot_be_kept_is_warned_of(
 ) -> None:
     (queue.store.path.parent / FILE).mkdir()
     revocations = Revocations(queue, Permitted("ann"))
-    await revocations.look(0.0)
+    await revocations.check(0.0)
     assert "cannot be read, so users who lost their tokens keep leases" in caplog.text
     assert "who may use the QPU is not kept" in caplog.text
 
@@ -212,7 +212,7 @@ def test_the_service_follows_its_tokens_file(
     write(path, "ann", "bob")
     module = "sf_quantum.service.queue.upkeep.revocations"
     monkeypatch.setattr(f"{module}.GRACE_SECONDS", 0.0)
-    monkeypatch.setattr(f"{module}.LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(f"{module}.POLL_SECONDS", 0.01)
     with running_service(
         authenticate=Tokens(path), state=tmp_path / "service.sqlite"
     ) as service:
@@ -221,4 +221,4 @@ def test_the_service_follows_its_tokens_file(
         lease = service.ask("POST", "/v1/leases", {"job": "test"}, headers=headers)
         id_ = str(lease.json()["id"])
         write(path, "bob")
-        until_sync(lambda: not service.queue.leases.holds(id_), "the lease's end")
+        until_sync(lambda: not service.queue.leases.is_active(id_), "the lease's end")

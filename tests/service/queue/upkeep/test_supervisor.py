@@ -49,12 +49,12 @@ async def test_a_task_that_ends_is_started_again_and_counted(
 def test_while_a_task_does_not_run_the_service_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def look(*_: DriftWatch | EmulatedDevice) -> None:
+    def failing(*_: DriftWatch | EmulatedDevice) -> None:
         raise LookupError("no such reading")
 
     monkeypatch.setattr(backoff, "TASK", Backoff(3600.0, 3600.0))
     with monkeypatch.context() as patch:
-        patch.setattr(DriftWatch, "look", look)
+        patch.setattr(DriftWatch, "add_readings", failing)
         with running_service() as service:
             until(lambda: service.queue.supervisor.problem, "the end of the task")
             ready = service.ask("GET", "/v1/health/ready")

@@ -90,7 +90,7 @@ class CircuitSimulator(SeparateRunner):
         if sum(text.count(";") for text in given) > MAX_STATEMENTS:
             detail = f"more than {MAX_STATEMENTS:,} statements per job"
             raise FieldError("circuit", detail)
-        if problem := lack():
+        if problem := installation_problem():
             raise FieldError("circuit", problem)
         architecture = self.architecture or Architecture(qubits)
         architecture_json = ARCHITECTURE.dump_python(architecture, mode="json")
@@ -113,7 +113,7 @@ class CircuitSimulator(SeparateRunner):
 
         :raises InputError: if a package is missing
         """
-        if problem := lack():
+        if problem := installation_problem():
             raise InputError(problem)
         given = super().arguments(computation)
         bond = computation.limits.bond_dimension
@@ -123,7 +123,7 @@ class CircuitSimulator(SeparateRunner):
         return {**given, "bond_dimension": bond, "architecture": architecture}
 
 
-def lack() -> str | None:
+def installation_problem() -> str | None:
     """Return what is not installed, or ``None``; imports nothing."""
     missing = [
         PACKAGES[name] for name in PACKAGES if importlib.util.find_spec(name) is None

@@ -49,7 +49,7 @@ class PhotonicSimulator(SeparateRunner):
         if request.photons > MOST_PHOTONS:
             detail = f"{request.photons} photons; at most {MOST_PHOTONS} per input"
             raise FieldError("photonic.input_state", detail)
-        if problem := lack():
+        if problem := installation_problem():
             raise FieldError("photonic", problem)
         # The limit is CPU time: a busy machine is not a fault of the experiment.
         seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
@@ -65,7 +65,7 @@ class PhotonicSimulator(SeparateRunner):
 
         :raises InputError: if Perceval is missing
         """
-        if problem := lack():
+        if problem := installation_problem():
             raise InputError(problem)
         return super().arguments(computation)
 
@@ -106,7 +106,7 @@ def check_shot(size: Size, seconds: float) -> None:
         raise FieldError("photonic.min_detected_photons", detail)
 
 
-def lack() -> str | None:
+def installation_problem() -> str | None:
     """Return what is not installed, or ``None``; imports nothing."""
     if importlib.util.find_spec("perceval") is not None:
         return None

@@ -33,7 +33,7 @@ from tests.support.folders import EXAMPLES
 from tests.support.service import RunningService, running_service
 from tests.support.waiting import until
 
-INSTALLED = photonic.lack() is None
+INSTALLED = photonic.installation_problem() is None
 with_perceval = pytest.mark.skipif(
     not INSTALLED, reason="perceval-quandela is not installed"
 )
