@@ -70,7 +70,7 @@ def sum_up(outdir: Path, seconds: float) -> None:
     print(
         f"\nsilhouette {summary['score']:.4f} ({estimate}), {summary['clusters']} clusters,"
         f" in iteration {summary['best_iteration']} of {summary['iterations']}"
-        f" ({seconds:.1f} s in all)"
+        f" ({seconds:.1f} s in total)"
     )
     print(
         f"any of {best['reads_that_end_alone']:,} samples (out of {best['reads']:,}) would have"

@@ -185,9 +185,9 @@ class Estimates:
         if larger <= HINT_FACTOR * smaller:
             return ""
         return (
-            f"expectedSeconds: {hint:g} is not used, since {target} expects "
-            f"{rounded(estimate[0])} QPU seconds ({rounded(estimate[1])} s elapsed) for a "
-            f"job of {attempt.size.reads} reads"
+            f"expectedSeconds: {hint:g} is not used, since the service of "
+            f"{target} estimates {rounded(estimate[0])} QPU seconds "
+            f"({rounded(estimate[1])} s elapsed) for a job of {attempt.size.reads} reads"
         )
 
 

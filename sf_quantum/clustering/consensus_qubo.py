@@ -108,7 +108,7 @@ def weights(candidates: list[Candidate], kind: str) -> Doubles:
 
     Weights by size are multiples of a unit, so that selections of the same number of
     points have the same energy even in floating point. The greatest weight then differs
-    from 1 by the rounding of the unit: less than 1e-9 for up to 4 million points in all
+    from 1 by the rounding of the unit: less than 1e-9 for up to 4 million points in total
     candidates.
 
     :param kind: one of :data:`WEIGHTS`

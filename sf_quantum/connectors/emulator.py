@@ -305,7 +305,7 @@ class BackgroundService:
         elif late:
             reason = (
                 f"no answer, and it has used no CPU time for {START_SECONDS:g} s, or "
-                "more than that in all"
+                "more than that in total"
             )
         else:
             return

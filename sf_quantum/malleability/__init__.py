@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def offload(
-    keep: int = 1, *, nodes: int | None = None, patience: float | None = None
+    keep: int = 1, *, nodes: int | None = None, wait_seconds: float | None = None
 ) -> Iterator[list[str]]:
     """Give nodes of this process's Slurm job back during a block that uses a QPU.
 
@@ -42,7 +42,7 @@ def offload(
 
     :param keep: number of nodes to keep, including this process's and the batch script's
     :param nodes: number of nodes after the block; by default that of the job's start
-    :param patience: longest wait for nodes, in seconds; the program then continues with the
+    :param wait_seconds: longest wait for nodes, in seconds; the program then continues with the
         nodes that are free. ``None``: without limit
     :returns: the names of the nodes, updated at the end of the block
     :raises InputError: if the nodes cannot be given back
@@ -55,7 +55,7 @@ def offload(
     names = job.nodes.names
     yield names
     cancelled_with_process(job.name, lock_nodes(job.folder))
-    job.grow(patience, threading.Event())
+    job.grow(wait_seconds, threading.Event())
     names[:] = job.nodes.names
 
 

@@ -182,10 +182,10 @@ class MalleableJob:
                 )
             time.sleep(pause)
 
-    def grow(self, patience: float | None, stop: threading.Event) -> None:
+    def grow(self, wait_seconds: float | None, stop: threading.Event) -> None:
         """Wait until the program has as many nodes as it wants, or continue with fewer.
 
-        :param patience: seconds after which the program continues with the nodes that are
+        :param wait_seconds: seconds after which the program continues with the nodes that are
             free; ``None`` for no limit
         :param stop: set to end the wait
         """
@@ -195,7 +195,7 @@ class MalleableJob:
             missing = self.wanted - len(self.nodes.names)
             if missing <= 0:
                 return
-            self._allocate(missing, Deadline(patience), stop)
+            self._allocate(missing, Deadline(wait_seconds), stop)
             self._update()
         except SlurmError as error:
             self._tell(f"no further nodes: {error}")

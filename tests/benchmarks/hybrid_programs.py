@@ -107,8 +107,8 @@ class Program:
 
     def _text(self, phases: Phases, url: str, count: int) -> str:
         # Of several programs, each waits a second for its nodes and goes on with those free.
-        patience = None if count == 1 else 1
-        offload = f"qpu.offload(keep=1, nodes=3, patience={patience})"
+        wait_seconds = None if count == 1 else 1
+        offload = f"qpu.offload(keep=1, nodes=3, wait_seconds={wait_seconds})"
         return PROGRAM.format(
             longest=max(phases.clusterings),
             all=sum(phases.clusterings),

@@ -180,7 +180,7 @@ def submit(lab: Lab, folder: Path, jobs: int) -> list[int]:
             f"#SBATCH --qpu={name} --qpu-seconds=600 --qpu-shots=1000\n"
             f"date +%s.%N >>{folder}/began/$SLURM_JOB_ID\n"
             f"export PATH={BIN}:$PATH HOME=$PWD\n"
-            f"sfq lease --held --elsewhere {clients}-- python {program}\n"
+            f"sfq lease --held --exit-if-offline {clients}-- python {program}\n"
         )
     names, users = [*KINDS], [*USERS]
     ids = []

@@ -474,8 +474,8 @@ def test_a_hint_is_for_what_the_service_does_not_tell() -> None:
     told, remark = expected(TELLING, StepRules(expected_seconds=210.0))
     assert (told.qpu_seconds, told.seconds) == (0.25, None)
     assert remark == (
-        "expectedSeconds: 210 is not used, since q expects 0.25 QPU seconds (0.5 s "
-        "elapsed) for a job of 1000 reads"
+        "expectedSeconds: 210 is not used, since the service of q estimates 0.25 QPU "
+        "seconds (0.5 s elapsed) for a job of 1000 reads"
     )
     assert expected(TELLING, StepRules(expected_seconds=0.2))[1] == ""
 

@@ -690,7 +690,7 @@ def test_a_hint_of_another_time_scale_sends_no_job_away(
     scatter(project, 4, SOLVE, maxWait=60, expectedSeconds=210)
     assert project.run() == 0, project.log
     assert summaries(project) == ["solve: 4 on qpu"]
-    remark = "expectedSeconds: 210 is not used, since qpu expects "
+    remark = "expectedSeconds: 210 is not used, since the service of qpu estimates "
     assert sum(remark in reason for reason in reasons(project)) == 1
     assert project.log.count(remark) == 1
 

@@ -325,14 +325,14 @@ def test_why_nodes_do_not_come_is_said_once(
     assert said == [f"job 8 waits for {reason}"] * (reason != "Resources")
 
 
-def grown(commands: Commands, patience: float | None) -> list[str]:
+def grown(commands: Commands, wait_seconds: float | None) -> list[str]:
     """Have a job request a fourth node, and return the lines about that."""
     lines: list[str] = []
     held = MalleableJob(IN_JOB, lines.append)
     held.shrink(3)
     commands.run.clear()
     held.wanted = 4
-    held.grow(patience, threading.Event())
+    held.grow(wait_seconds, threading.Event())
     return lines
 
 
@@ -430,5 +430,7 @@ def test_variables_of_another_job_are_not_believed(commands: Commands) -> None:
 def test_options_without_a_shrink_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["lease", "--patience", "1", "--", "true"]) == 2
-    assert capsys.readouterr().err == ("sfq lease: --patience: only with --shrink-to\n")
+    assert main(["lease", "--regrow-wait", "1", "--", "true"]) == 2
+    assert capsys.readouterr().err == (
+        "sfq lease: --regrow-wait: only with --shrink-to\n"
+    )

@@ -115,7 +115,7 @@ where() { $SFQ_SRUN sh -c 'echo "on $SLURMD_NODENAME"' | sort | tr '\\n' ' '; ec
 lease -- sh -c ': >called; srun sh -c "echo alone on \\$SLURMD_NODENAME"'
 where
 gate between
-lease --patience 0 -- sh -c ': >again; until [ -e again.go ]; do sleep 0.02; done'
+lease --regrow-wait 0 -- sh -c ': >again; until [ -e again.go ]; do sleep 0.02; done'
 where
 gate fewer
 lease -- true
@@ -141,7 +141,7 @@ def test_nodes_are_lent_during_a_call_and_come_back(
     assert program.nodes == [1, 2]
     assert "alone on c1\n" in program.said
     assert "on c1 on c2 on c3 are 3\n" in program.said
-    # patience ends: it goes on with the one node that is free, of the two that it wants
+    # after the longest wait, it goes on with the one node that is free, of the two that it wants
     program.goes_on("between")
     program.reaches("again")
     guest = other(lab, 1)
@@ -185,12 +185,12 @@ def test_as_many_nodes_and_tasks_come_back(
     lab.wait_idle(SECONDS)
 
 
-def test_all_free_nodes_come_if_patience_ends(
+def test_all_free_nodes_come_after_the_longest_wait(
     start_lab: StartLab, service: RunningService, tmp_path: Path
 ) -> None:
     where = CALLS.splitlines()[1]
     script = f"""URL={service.url}
-sfq lease --url "$URL" --shrink-to 1 --regrow-to 4 --patience 0 -- true
+sfq lease --url "$URL" --shrink-to 1 --regrow-to 4 --regrow-wait 0 -- true
 . ./sfq-nodes-*/environment.sh
 {where}
 where"""
@@ -226,7 +226,7 @@ def gate(name):
     while not Path(f"{name}.go").exists():
         time.sleep(0.02)
 
-with qpu.offload(keep=1, patience=PATIENCE) as nodes:
+with qpu.offload(keep=1, wait_seconds=PATIENCE) as nodes:
     print("kept", *nodes, os.environ["SLURM_NNODES"], flush=True)
     gate("call")
 print("has", *nodes, flush=True)

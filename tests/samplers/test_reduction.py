@@ -139,7 +139,7 @@ def test_a_large_dense_problem_is_given_up_in_time(
     monkeypatch.setattr(reduction._Reducer, "exclude", counted)
     found = reduce(problem)
     # rule 3 compares one variable with all others, at the cost of the square of their
-    # number; without a limit it does so for each variable, 150,000 times in all
+    # number; without a limit it does so for each variable, 150,000 times in total
     assert 0 < compared < 10_000
     # what it has decided until then is right: the heaviest variables are not dropped
     assert set(found.fixed.values()) <= {0}

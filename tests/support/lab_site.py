@@ -134,7 +134,7 @@ def lines(run: Path, port: int) -> list[str]:
         f"AuthAltParameters=jwt_key={run}/key",
         "BurstBufferType=burst_buffer/lua",
         "JobSubmitPlugins=lua",
-        # of sfq lease --elsewhere
+        # of sfq lease --exit-if-offline
         "RequeueExit=75",
     ]
 

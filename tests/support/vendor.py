@@ -212,7 +212,7 @@ class Control:
         self.command("let_through")
 
     def until_late(self, number: int = 1) -> None:
-        """Wait until a number of requests, in all, have been late."""
+        """Wait until a total number of requests have been late."""
         until(lambda: self.seen("late") >= number, f"{number} requests are late")
 
     def seen(self, what: Literal["late", "requests", "booked"]) -> int:

@@ -42,7 +42,7 @@ def add_gate(
         required=True,
         type=Path,
         metavar="DIR",
-        help="a folder that the gate only locks, so that it runs once",
+        help="folder that the gate locks, so that only one gate runs",
     )
     add_places(gate)
     add_classes(gate)
@@ -80,8 +80,9 @@ def add_classes(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="RULE",
-        help="the class of the lease: qos:NAME=CLASS, partition:NAME=CLASS, or "
-        "priority:N=CLASS from the priority N on; the first rule that fits the job counts",
+        help="how the class of a lease follows from the job: qos:NAME=CLASS, "
+        "partition:NAME=CLASS, or priority:N=CLASS for priorities of at least N; the "
+        "first rule that matches the job applies",
     )
 
 
@@ -92,8 +93,8 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=30.0,
         metavar="S",
-        help="after which the lease of a job without nodes goes to the next one "
-        "(default %(default)g)",
+        help="seconds after which a job that still has no nodes loses its lease to the "
+        "next job (default: %(default)g)",
     )
     parser.add_argument(
         "--asking",
@@ -101,7 +102,8 @@ def add_places(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="QPU=N:SHARE",
-        help="the places of a QPU, and how many a user may have while others wait",
+        help="at most N jobs have or request a lease of the QPU at the same time, and at "
+        "most SHARE of them are one user's while other users wait",
     )
 
 

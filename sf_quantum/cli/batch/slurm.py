@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--expected-seconds",
         type=seconds,
         metavar="S",
-        help="a hint: seconds on the QPU that the job will use, without waits",
+        help="a hint for scheduling: QPU seconds that the job will use, without waits",
     )
     add_bounds(acquiring)
     gating.add_classes(acquiring)
@@ -57,7 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     acquiring.add_argument(
         "--again",
         action="store_true",
-        help="for a job that had a lease and no nodes, which Slurm holds meanwhile",
+        help="acquire again for a job whose lease was released because the job had no "
+        "nodes; Slurm holds the job meanwhile",
     )
     confirming = "check that a job can start: it has its lease, and the QPU is online"
     _add(actions, "confirm", confirming, _confirm)
@@ -68,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--submitted",
         default="",
         metavar="SECONDS",
-        help="only of the job that was submitted at this time, in epoch seconds",
+        help="release only if the job was submitted at this time, in seconds since 1970",
     )
     watching = _add(
         actions,
@@ -93,7 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="QPU=LICENSE",
-        help="the licence of a QPU; NAME@SERVER if slurmdbd has it (default: the QPU's name)",
+        help="licence of a QPU; NAME@SERVER if slurmdbd defines it (default: the QPU's name)",
     )
     help_ = "print a job's variables for a TaskProlog, with the lease of the gate"
     environment = actions.add_parser(
@@ -107,7 +108,8 @@ def _add_can_start(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--can-start",
         metavar="PROGRAM",
-        help="qpu-can-start; without it, every job is believed to be able to start",
+        help="path of qpu-can-start, which checks whether Slurm could start the job now; "
+        "without it, every job is assumed to be able to start",
     )
 
 
@@ -133,8 +135,8 @@ def _add(
         required=True,
         type=Path,
         metavar="DIR",
-        help="the folder of the environments of jobs that have leases; licenses only "
-        "locks it",
+        help="folder with the environment of each job that has a lease; sfq slurm licenses "
+        "only locks it",
     )
     added.set_defaults(action=action, parser=added)
     return added

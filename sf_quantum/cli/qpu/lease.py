@@ -53,111 +53,126 @@ Usage: TypeAlias = Callable[[], list[LeaseUsage]]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "CMD finds its QPUs in environment variables, those of QRMI's SPANK plugin. "
-        "Exit status: CMD's, 128+n if signal n ended it; 75 if no lease was granted in "
-        "time, or with --elsewhere a QPU is offline; 2 for bad input, or if a QPU "
-        "refuses its user, also while CMD runs, which is then terminated."
+        "CMD finds its QPUs in environment variables, the same as those of QRMI's SPANK "
+        "plugin. Exit status: that of CMD, or 128+n if signal n ended CMD; 75 if no lease "
+        "was granted in time, or if a QPU is offline and --exit-if-offline is given; 2 for "
+        "bad input, or if a QPU refuses its user. If a QPU refuses its user while CMD runs, "
+        "CMD is terminated."
     )
     add_selection(parser)
     add = parser.add_argument
-    add("--class", dest="class_", choices=CLASSES, help="class of the leases")
+    add(
+        "--class",
+        dest="class_",
+        choices=CLASSES,
+        help="request leases of this class; jobs of higher classes run first (default: that "
+        "of the Slurm partition, else the service's default class)",
+    )
     add(
         "--project",
         metavar="NAME",
-        help="whose share of the QPU is used (default: that of your first project)",
+        help="charge the QPU usage to this project of yours; with shares, its usage so far "
+        "decides how soon the jobs run (default: your project with the name of the Slurm "
+        "account, else your first project)",
     )
     add(
         "--expected-seconds",
         type=seconds,
         metavar="S",
-        help="a hint: seconds on the QPU that CMD will use, without waits",
+        help="a hint for scheduling: QPU seconds that CMD will use, without waits",
     )
-    add("--pattern", choices=PATTERNS, help="a hint: how CMD spends its time")
+    add(
+        "--pattern",
+        choices=PATTERNS,
+        help="a hint for scheduling: whether CMD spends most of its time on the QPU "
+        "(qc-heavy), off the QPU (cc-heavy), or neither (balanced)",
+    )
     add(
         "--latest-start",
         type=future_time,
         metavar="WHEN",
-        help="have no lease later, but end with 75: immediately if a QPU reports that none "
-        f"will be granted by then; {WHEN} a duration from now: 90s, 30m, 2h, 7d",
+        help="give up, with exit status 75, if the leases are not granted by this time; "
+        "immediately if a QPU reports that it cannot grant one by then; "
+        f"{WHEN} a duration from now: 90s, 30m, 2h, 7d",
     )
     add(
         "--priority",
         type=whole,
         metavar="N",
-        help="rank among the requests of the class that wait, the highest first; a QPU "
-        "refuses more than it allows its user (default: 0)",
+        help="among waiting requests of the same class, those with higher numbers are "
+        "granted first; each user has a maximum, and a higher number is refused "
+        "(default: 0)",
     )
     add(
         "--reservation",
         metavar="NAME",
-        help="a reservation of the QPU in its vendor's words, such as timeslot of IQM, within "
-        "which the lease is granted; refused by QPUs without it",
+        help="wait for a lease within a reservation of the QPU, by its vendor's name, such "
+        "as timeslot (IQM); refused by QPUs without reservations",
     )
     add_bounds(parser)
     add(
         "--purpose",
         metavar="TEXT",
-        help="what the leases are for, in usage reports (default: CMD's name)",
+        help="purpose of the leases, for usage reports (default: CMD's name)",
     )
     add(
         "--wait",
         type=seconds,
         metavar="S",
-        help="seconds to wait for the leases (default: as long as it takes, but no more "
-        "than two minutes for a QPU that does not answer)",
+        help="wait at most this long for the leases, in seconds (default: without limit, "
+        "but no more than two minutes for a QPU that does not answer)",
     )
     add(
-        "--elsewhere",
+        "--exit-if-offline",
         action="store_true",
-        help="CMD can also run elsewhere: end with 75 if a QPU goes offline while CMD "
-        "waits for its lease or has no job running there (without it: wait until the "
-        "QPU is back)",
+        help="terminate CMD and exit with status 75 if a QPU goes offline while CMD waits for "
+        "its lease, or runs but has no job on the QPU; for callers that can run CMD without "
+        "the QPU (default: wait until the QPU is online again)",
     )
     add(
         "--time-limit",
         type=seconds,
         metavar="S",
-        help="seconds after which CMD gets SIGTERM, and SIGKILL half a minute later",
+        help="send CMD SIGTERM after this many seconds, and SIGKILL half a minute later",
     )
     add(
         "--held",
         action="store_true",
-        help="acquire no leases: CMD uses the leases in its environment, which the "
-        "batch system acquires and releases; if it has none, and a QPU is selected, the "
-        "lease that the gate of sfq slurm, flux or pbs holds for its job",
+        help="acquire no leases, but use those that the batch system holds for this job: "
+        "the leases in the environment; if there are none and a QPU is selected, the "
+        "lease that the gate (sfq slurm gate, also of flux and pbs) has acquired",
     )
     add(
         "--clients",
         action="store_true",
-        help="the clients of SDKs in CMD find the QPU by their own variables: Ocean's an "
-        "annealer, IQM's and QRMI's a superconducting QPU, QRMI's one of neutral atoms "
-        "(of the type sfq)",
+        help="also set the variables that the SDKs' own clients read, so that programs with "
+        "Ocean, IQM's client or QRMI find the QPU unchanged; only for a QPU of type sfq",
     )
     add(
         "--shrink-to",
         type=positive,
         metavar="N",
-        help="in a Slurm job: give back all nodes but N before the wait for the leases, "
-        "and get nodes again when CMD has ended; sfq-nodes-JOB/environment.sh then tells "
-        "a shell of its nodes",
+        help="in a Slurm job: keep only N of its nodes while CMD waits for its leases and "
+        "runs, and get nodes again afterwards; a shell then reads its nodes from "
+        "sfq-nodes-JOB/environment.sh",
     )
     add(
         "--regrow-to",
         type=positive,
         metavar="N",
-        help="nodes to have when CMD has ended (default: those of the job's start)",
+        help="with --shrink-to: number of nodes after CMD (default: as at the job's start)",
     )
     add(
-        "--patience",
+        "--regrow-wait",
         type=seconds,
         metavar="S",
-        help="seconds to wait for these, then go on with those that are free (default: as "
-        "long as it takes)",
+        help="with --shrink-to: wait at most this long for nodes after CMD, in seconds, "
+        "then continue with the nodes that are free (default: without limit)",
     )
     add(
         "--account",
         metavar="FILE",
-        help="append a line of JSON with CMD's QPU jobs when CMD has ended",
+        help="when CMD has ended, append its QPU jobs to this file, as a line of JSON",
     )
     add(
         "cmd",
@@ -174,14 +189,19 @@ def add_bounds(parser: argparse.ArgumentParser) -> None:
         "--max-qpu-seconds",
         type=checked(float, "a number of seconds above 0", lambda s: 0 < s < math.inf),
         metavar="S",
-        help="a bound: seconds on the QPU that the jobs of a lease may take together",
+        help="limit of each lease: QPU seconds that its jobs may use together",
     )
-    add("--max-shots", type=positive, metavar="N", help="a bound: shots of each job")
+    add(
+        "--max-shots",
+        type=positive,
+        metavar="N",
+        help="limit of each lease: shots of a job",
+    )
     add(
         "--max-qubits",
         type=positive,
         metavar="N",
-        help="a bound: qubits, variables, atoms or modes of each job",
+        help="limit of each lease: qubits, variables, atoms or modes of a job",
     )
 
 
@@ -192,7 +212,7 @@ def run(args: argparse.Namespace) -> int:
         _check_held(args)
     if args.account is not None:
         _append(args.account, "")  # fail before a lease is acquired
-    for option in ("regrow_to", "patience"):
+    for option in ("regrow_to", "regrow_wait"):
         if args.shrink_to is None and getattr(args, option) is not None:
             raise InputError(f"--{option.replace('_', '-')}: only with --shrink-to")
     command = Command(args.cmd, args.time_limit, _print)
@@ -227,7 +247,7 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
         # The job grows even if there was no lease, since the caller may continue without the
         # QPU.
         if job is not None and not command.interrupted.is_set():
-            job.grow(args.patience, command.interrupted)
+            job.grow(args.regrow_wait, command.interrupted)
 
 
 def _check_held(args: argparse.Namespace) -> None:
@@ -246,7 +266,7 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
     names = account.named(selection(args).names, environment)
     leases = account.leases_of(names, environment)
     _check_not_ended(leases)
-    watched = leases if args.elsewhere else []
+    watched = leases if args.exit_if_offline else []
     checks = [
         QpuMonitor(client, partial(_jobs, client, token)).check
         for client, token in watched
@@ -288,7 +308,7 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
     lease_options = cast("LeaseOptions", {**vars(args), "wait_seconds": args.wait})
     opening.check_leasable(qpus, lease_options)
     with LeaseSet(qpus, _announce_wait) as leases:
-        watched = qpus if args.elsewhere else []
+        watched = qpus if args.exit_if_offline else []
         watches = [
             QpuMonitor(client, partial(leases.jobs, client)) for client in watched
         ]

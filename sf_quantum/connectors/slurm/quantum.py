@@ -111,7 +111,7 @@ class QpuUse:
         # each task of an array has its own account file
         file = f'{shlex.quote(self.account)}."$SLURM_JOB_ID"'
         command = f"/bin/sh -c {shlex.quote(line)}"
-        rest = "--elsewhere " if self.hints.has_alternative else ""
+        rest = "--exit-if-offline " if self.hints.has_alternative else ""
         rest += f"--account {file} -- {command}"
         if not self.spank:
             reservation = self.hints.lease_hints.reservation

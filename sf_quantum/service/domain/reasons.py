@@ -56,7 +56,7 @@ class LeaseEnd:
 
     @property
     def reason(self) -> str:
-        """The text for requests that still use the lease."""
+        """The text on disk, and in lists of leases."""
         return self.cause.value.format_map(vars(self))
 
     @property
@@ -68,6 +68,16 @@ class LeaseEnd:
 
 
 RELEASED = LeaseEnd(LeaseEndCause.RELEASED)
+
+
+def end_message(reason: str) -> str:
+    """Return the message for requests that still use an ended lease.
+
+    :param reason: see :attr:`LeaseEnd.reason`
+    """
+    if reason == RELEASED.reason:
+        return "the lease was released"
+    return f"the lease has ended: {reason}"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Literal, TypeAlias, cast
 
 from sf_quantum.files import JSON
@@ -28,6 +27,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.reports.operation import Operation, last_status
 from sf_quantum.service.store.store import Store
+from sf_quantum.text import utc
 
 Status: TypeAlias = Literal["open", "draining", "closed"]
 _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
@@ -54,8 +54,7 @@ class MaintenanceWindow:
     def reason(self) -> str:
         until = "until it is opened"
         if self.ends is not None:
-            end = datetime.fromtimestamp(self.ends, UTC)
-            until = f"until {end.isoformat(timespec='seconds')}"
+            until = f"until {utc(self.ends)}"
         return _with_message(f"the QPU is in maintenance {until}", self.message)
 
     @property

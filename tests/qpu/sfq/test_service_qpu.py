@@ -173,7 +173,7 @@ def test_run_again_under_another_lease_it_finds_its_job(
     driver.release(first)
     second = driver.acquire()
     assert _again(service, second).solve(bqm, PARAMETERS) == samples
-    # one QPU job in all, and the second lease knows that it was used
+    # one QPU job in total, and the second lease knows that it was used
     told = driver.jobs(second)
     assert told is not None
     assert [(job.state, job.found) for job in told] == [("Completed", True)]

@@ -223,7 +223,7 @@ async def test_a_lease_ends_while_it_waits(queue: JobQueue) -> None:
     assert (held, queue.leases.waiting, [*queue.forecasts.waiting()]) == (0.0, 0, [])
     with pytest.raises(Refused) as refused:
         await submit(queue, lease)
-    assert refused.value.detail == "the lease has ended: released"
+    assert refused.value.detail == "the lease was released"
     again = await request(queue)
     assert again.id != lease.id
     await queue.leases.release(BOB, first.id)

@@ -14,7 +14,7 @@ from sf_quantum.files import JSON
 from sf_quantum.protocol.leases import LATEST_START, LEASE_HEADER
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity, Lease, LeaseRequest
-from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd
+from sf_quantum.service.domain.reasons import RELEASED, LeaseEnd, end_message
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.leases import entitlements
 from sf_quantum.service.queue.leases.lease_states import (
@@ -175,7 +175,7 @@ class Leases:
             if live is not None and isinstance(live.state, Ending | Ended):
                 reason = live.state.end.reason
             if reason is not None:
-                detail = f"the lease has ended: {reason}"
+                detail = end_message(reason)
             elif lease.waiting:
                 detail = "the lease waits for a vQPU"
         raise Refused(403, detail, LEASE_HEADER)

@@ -68,7 +68,7 @@ def test_a_signal_cancels_the_job_with_its_lease(
 
 
 def test_elsewhere_cancels_the_job_if_the_qpu_closes(lab: Lab) -> None:
-    options = ["--elsewhere"]
+    options = ["--exit-if-offline"]
     with submitting(lab, *WAITING, options=options) as (service, process, job):
         service.ask("POST", "/v1/device/close", {"message": "new laser"})
         assert process.wait(SECONDS) == 75

@@ -466,7 +466,7 @@ async def test_releasing_cancels_the_jobs_on_the_device_too(queue: JobQueue) -> 
     with pytest.raises(Refused) as refused:
         await submit(queue, lease, "d")
     assert (refused.value.status, refused.value.field) == (403, "X-SFQ-Lease")
-    assert refused.value.detail == "the lease has ended: released"
+    assert refused.value.detail == "the lease was released"
 
 
 async def test_submitting_and_releasing_at_once_leaves_nothing_behind(

@@ -295,7 +295,7 @@ class _Registers:
         size = self._size(statement.value)
         self._aliased += size or 1
         if self._aliased > MAX_STEPS:
-            why = f"aliases of more than {MAX_STEPS:,} qubits and bits in all"
+            why = f"aliases of more than {MAX_STEPS:,} qubits and bits in total"
             raise refusal(statement, why)
         self._sizes[statement.target.name] = size
 
