@@ -56,7 +56,7 @@ def size(
     shots = amplitudes = gates = bits = qubits = 0
     for group in groups:
         circuit, circuits = group.circuit, len(group.numbers)
-        gates += circuits * len(circuit.data)
+        gates += circuits * sum(1 for _ in _operations(circuit))
         bits += circuits * circuit.num_clbits
         qubits = max(qubits, used := _used(circuit))
         method = _method(circuit, noisy)
@@ -85,9 +85,9 @@ def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
 
     :param once: whether one run of the circuit suffices for all shots
     """
-    counts = Counter(one.operation.name for one in circuit.data)
+    counts = Counter(name for name, _ in _operations(circuit))
     with_errors = sum(counts[name] for name in NOISY) if noisy else 0
-    work = len(circuit.data) + with_errors * (ERROR_WORK - 1)
+    work = counts.total() + with_errors * (ERROR_WORK - 1)
     if once:
         return work + SAMPLING_WORK
     return work + (counts["measure"] + counts["reset"]) * (MEASURE_WORK - 1)
@@ -101,11 +101,11 @@ def _bond_work(circuit: QuantumCircuit, bond_dimension: int) -> int:
     """
     had: Counter[Qubit] = Counter()
     work, most = 0, (bond_dimension - 1).bit_length()
-    for one in circuit.data:
+    for name, qubits in _operations(circuit):
         bonds = 0
-        if len(one.qubits) > 1:
-            had.update(one.qubits)
-            bonds = min(-(-min(had[qubit] for qubit in one.qubits) // 2), most)
+        if len(qubits) > 1 and name != "if_else":
+            had.update(qubits)
+            bonds = min(-(-min(had[qubit] for qubit in qubits) // 2), most)
         work += BOND_AMPLITUDES + (BOND_CUBE_AMPLITUDES << 3 * bonds)
     return work
 
@@ -132,7 +132,7 @@ def simulate(
     alike: dict[tuple[str, frozenset[str]], list[Group]] = {}
     for group in job.groups:
         method = _method(group.circuit, noise is not None)
-        names = frozenset(one.name for one in group.circuit.data) & NOISY
+        names = frozenset(name for name, _ in _operations(group.circuit)) & NOISY
         alike.setdefault((method, names if noise else frozenset()), []).append(group)
     counters: dict[int, JSON] = {}
     for (method, names), groups in alike.items():
@@ -187,7 +187,7 @@ def _parts(
     steps = 0
     for one in circuits:
         part.append(one)
-        steps += 1 + len(one[1].data)
+        steps += 1 + sum(1 for _ in _operations(one[1]))
         if steps > MOST_STEPS:
             yield part
             part, steps = [], 0
@@ -223,6 +223,21 @@ def _method(circuit: QuantumCircuit, noisy: bool) -> str:
         return DENSITY
     fits = limit == resource.RLIM_INFINITY or 2 * AMPLITUDE_BYTES << used <= limit
     return EXACT if fits and used <= MOST_QUBITS else BONDS
+
+
+def _operations(
+    circuit: QuantumCircuit, places: Sequence[Qubit] | None = None
+) -> Iterator[tuple[str, Sequence[Qubit]]]:
+    """Yield the name and the qubits of each operation, in branches as well.
+
+    :param places: for a branch, the qubits of the whole circuit that it has
+    """
+    place = dict(zip(circuit.qubits, places or circuit.qubits, strict=True))
+    for one in circuit.data:
+        qubits = [place[qubit] for qubit in one.qubits]
+        yield one.operation.name, qubits
+        for block in getattr(one.operation, "blocks", ()):
+            yield from _operations(block, qubits)
 
 
 def _used(circuit: QuantumCircuit) -> int:

@@ -9,6 +9,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from random import Random
 
 import pytest
 from pydantic import TypeAdapter
@@ -850,6 +851,56 @@ def test_errors_in_the_middle_of_a_circuit() -> None:
     # what was misread is acted upon
     assert found["11"] == pytest.approx(0.1, abs=CLOSE)
     assert found["10"] == pytest.approx(0.09, abs=CLOSE)
+
+
+def _branched(random: Random) -> tuple[str, str]:
+    """Return the same gates as a text without branches, and in nested branches."""
+    gates = [
+        random.choice(["x q[0];", "sx q[1];", "ry(0.4) q[2];", "cx q[0], q[1];"])
+        for _ in range(random.randrange(10, 30))
+    ]
+    cut = random.randrange(len(gates))
+    first, last = " ".join(gates[:cut]), " ".join(gates[cut:])
+    head, end = "qubit[3] q; bit[3] c; bit zero;", "c = measure q;"
+    branches = f"if (zero == 0) {{ {first} if (zero) {{}} else {{ {last} }} }}"
+    return f"{head} {first} {last} {end}", f"{head} {branches} {end}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_gates_in_branches_count_and_have_errors(seed: int) -> None:
+    texts = _branched(Random(seed))
+    errors = Errors(one_qubit=0.03, two_qubits=0.06)
+    plain, branched = (noisy(text, errors) for text in texts)
+    words = plain.keys() | branched.keys()
+    assert all(abs(plain.get(w, 0) - branched.get(w, 0)) < CLOSE for w in words)
+    device = ARCHITECTURE.dump_python(Architecture(3), mode="json")
+    for bond_dimension in (2, 64):
+        one, other = (
+            size(HEAD + text, device, noisy=True, bond_dimension=bond_dimension)
+            for text in texts
+        )
+        assert other["gates"] == int(str(one["gates"])) + 2
+    most = int(str(other["gates"])) - 1
+    simulator = CircuitSimulator(limits=ComputeLimits(gate_shots=10 * most))
+    checked = simulator.check(HEAD + texts[1], qubits=3)
+    with pytest.raises(FieldError, match="at most"):
+        simulator.limits.check(checked, {"num_reads": 10})
+
+
+def test_work_in_branches_is_estimated() -> None:
+    device = ARCHITECTURE.dump_python(Architecture(40), mode="json")
+    layer = "".join(f"cx q[{n}], q[{n + 1}]; " for n in range(39)) * 4
+    for qubits in (3, 40):
+        gates = layer if qubits == 40 else "h q[0]; cx q[0], q[1]; x q[2]; " * 50
+        # a conditional operation, so that both simulate each shot
+        start = f"qubit[{qubits}] q; bit c; c = measure q[0]; if (c) {{ x q[0]; }}"
+        texts = [f"{start} {gates} c = measure q[1];"]
+        texts.append(f"{start} if (c) {{ {gates} }} c = measure q[1];")
+        plain, branched = (
+            int(str(size(HEAD + text, device, False, 64)["shot_amplitudes"]))
+            for text in texts
+        )
+        assert plain <= branched < 1.1 * plain
 
 
 def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
