@@ -11,18 +11,52 @@ import json
 from collections.abc import Mapping
 
 from sf_quantum.files import JSON, mapping
+from sf_quantum.protocol.tasks import JobParameters, shots_of
 from sf_quantum.protocol.values import number
+from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import FieldError
 
 # Key of these parameters in the ``info`` of a serialized BQM.
 KEY = "solver_parameters"
 # Parameters with a value for each qubit.
 ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
+# Parameters that determine the annealing time of a read.
+ANNEALING = frozenset(("annealing_time", "anneal_schedule"))
 
 
 def given(bqm: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the parameters that are stored with a serialized BQM."""
     return {**mapping(mapping(bqm.get("info")).get(KEY))}
+
+
+def sent(
+    bqm: Mapping[str, JSON], job: JobParameters, properties: Mapping[str, JSON]
+) -> dict[str, JSON]:
+    """Return the parameters with which a job's BQM is sent to the solver.
+
+    A number of sweeps is converted to an annealing time: the samplers' default number is the
+    solver's default time.
+    """
+    parameters = {**given(bqm), "num_reads": shots_of(job)}
+    sweeps = job.get("num_sweeps") or SWEEPS
+    if sweeps != SWEEPS and not parameters.keys() & ANNEALING:
+        usual = time("annealing_time", {}, properties)
+        parameters["annealing_time"] = usual * sweeps / SWEEPS
+    return parameters
+
+
+def more_ns(
+    parameters: Mapping[str, JSON], properties: Mapping[str, JSON]
+) -> tuple[int, int]:
+    """Return by how many ns parameters lengthen the set-up and each read of a usual job."""
+    (setup, shot), (usual_setup, usual_shot) = (
+        (
+            time("programming_thermalization", one, properties),
+            duration(one, properties) + time("readout_thermalization", one, properties),
+        )
+        for one in (parameters, {})
+    )
+    return round(1000 * (setup - usual_setup)), round(1000 * (shot - usual_shot))
 
 
 def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> None:

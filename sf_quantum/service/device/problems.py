@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from sf_quantum.files import JSON, mapping
 from sf_quantum.protocol import solver_parameters
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
@@ -55,24 +57,44 @@ def solver(description: Description) -> dict[str, JSON] | None:
     }
 
 
-def check_solver_parameters(content: JSON, properties: JSON) -> None:
-    """Check the solver parameters that the BQMs of a payload contain.
+def with_solver(
+    size: Size, content: JSON, parameters: JobParameters, properties: JSON
+) -> Size:
+    """Check the parameters that a job's BQMs are sent to a solver with.
 
+    :param size: size of the payload
     :param properties: see :func:`solver`
+    :returns: the size, with the times that the parameters add
     :raises FieldError: if a parameter is invalid; the error names the BQM and the
         parameter
     """
+    setup = shot = 0
     for field, bqm in each(content):
-        if not (given := solver_parameters.given(bqm)):
-            continue
+        given = solver_parameters.given(bqm)
         where = f"{field}.info.{solver_parameters.KEY}"
         if properties is None:
-            detail = "this device takes none here; an emulated annealer does over SAPI"
-            raise FieldError(where, detail)
+            if given:
+                detail = "this device takes none here"
+                detail = f"{detail}; an emulated annealer does over SAPI"
+                raise FieldError(where, detail)
+            continue
+        solver_properties = mapping(properties)
         try:
-            solver_parameters.check(given, mapping(properties))
+            solver_parameters.check(given, solver_properties)
         except FieldError as error:
             raise FieldError(f"{where}.{error.field}", error.detail) from error
+        sent = solver_parameters.sent(bqm, parameters, solver_properties)
+        try:
+            solver_parameters.check_ranges(sent, solver_properties)
+        except FieldError as error:  # of a parameter that the BQM does not contain
+            is_sweeps = error.field == "annealing_time"
+            name = "num_sweeps" if is_sweeps else "num_reads"
+            detail = f"{error.field}: {error.detail}"
+            raise FieldError(f"parameters.{name}", detail) from error
+        more = solver_parameters.more_ns(sent, solver_properties)
+        setup, shot = setup + more[0], shot + more[1]
+    count = size.problems or 1
+    return replace(size, setup_ns=setup / count, shot_ns=shot / count)
 
 
 def each(content: JSON) -> Iterator[tuple[str, Mapping[str, JSON]]]:

@@ -229,7 +229,9 @@ def _answer(
         submission, size = load(dialect).read(parsed(body), more), Size()
         if submission.kind == "problem" in payloads:
             size = problems.check(submission.content, qubits)
-            problems.check_solver_parameters(submission.content, more.get("solver"))
+            size = problems.with_solver(
+                size, submission.content, submission.parameters, more.get("solver")
+            )
     except ValidationError as error:
         first = error.errors()[0]
         where: list[JSON] = ["body", *first["loc"]]

@@ -179,6 +179,9 @@ class Size:
     :param circuits: number of circuits in a job; each has all shots
     :param problems: number of BQMs in a list, each of which has all shots; 0 without a
         list
+    :param setup_ns: by how many ns the solver parameters in BQMs lengthen the set-up; of a
+        list, their mean
+    :param shot_ns: by how many ns they lengthen each shot, likewise
     :param qubits: largest number of qubits, variables, atoms or modes of a circuit,
         sequence or problem; 0 if unknown
     :param gates: number of gates, measurements and resets in all circuits
@@ -199,6 +202,8 @@ class Size:
     photons: int = 0
     detected: int = 0
     problems: int = 0
+    setup_ns: float = 0.0
+    shot_ns: float = 0.0
     qubits: int = 0
 
 

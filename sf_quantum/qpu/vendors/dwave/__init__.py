@@ -54,7 +54,6 @@ from sf_quantum.qpu.vendors.embedding import (
     WrongEmbedding,
     access_seconds,
 )
-from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import check as check_problem
 from sf_quantum.samplers.problem import serialized
 
@@ -194,9 +193,7 @@ class DWaveQpu(Qpu):
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the tag is the problem's label.
 
-        A number of sweeps is converted to an annealing time: the samplers' default number
-        is the solver's default time. Parameters of the solver come with the problem; see
-        :mod:`.solver_parameters`.
+        Parameters of the solver come with the problem; see :mod:`.solver_parameters`.
         """
         try:
             solver = self.client.graph()
@@ -205,16 +202,8 @@ class DWaveQpu(Qpu):
         except QuantumError as error:  # no problem was sent yet, so it is not at fault
             raise NotAccepted(str(error)) from error
         bqm = _content(task)
-        given: dict[str, JSON] = solver_parameters.given(bqm)
-        solver_parameters.check(given, solver.properties)
-        given["num_reads"] = task.shots
-        sweeps = task.parameters.get("num_sweeps") or SWEEPS
-        if sweeps != SWEEPS and not given.keys() & {
-            "annealing_time",
-            "anneal_schedule",
-        }:
-            usual = solver_parameters.time("annealing_time", {}, solver.properties)
-            given["annealing_time"] = usual * sweeps / SWEEPS
+        solver_parameters.check(solver_parameters.given(bqm), solver.properties)
+        given = solver_parameters.sent(bqm, task.parameters, solver.properties)
         solver_parameters.check_ranges(given, solver.properties)
         embedded = Embedded.of(_model(bqm), solver, task.parameters.get("seed"))
         job_id = self.client.submit(embedded, given, task.tag)

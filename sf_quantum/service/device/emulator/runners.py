@@ -41,8 +41,7 @@ class ProblemRunner(SeparateRunner):
 
     def check(self, content: JSON, *, qubits: int) -> Size:
         size = problems.check(content, qubits)
-        problems.check_solver_parameters(content, None)
-        return size
+        return problems.with_solver(size, content, {}, None)
 
 
 def installed() -> dict[Kind, Runner]:

@@ -40,7 +40,10 @@ class Costs:
             shots = shots_of(parameters)
             shots *= 1 if size is None else size.circuits
             # A solver's parameters can lengthen the set-up and each shot.
-            setup, shot = (parameters.get(key) or 0 for key in ("setup_ns", "shot_ns"))
+            setup: float = parameters.get("setup_ns") or 0
+            shot: float = parameters.get("shot_ns") or 0
+            if size is not None:
+                setup, shot = setup + size.setup_ns, shot + size.shot_ns
             return Cost(timing.job_seconds(shots) + 1e-9 * (setup + shots * shot))
         if self._billed is None:
             return Cost(self._expected_seconds, self._expected_seconds)

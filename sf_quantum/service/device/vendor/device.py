@@ -156,8 +156,7 @@ class QpuDevice(Device):
         size = super().check(kind, content, parameters)
         if kind == "problem":
             solver = problems.solver(self.description)
-            problems.check_solver_parameters(content, solver)
-            return size
+            return problems.with_solver(size, content, parameters, solver)
         size = sizes.checked(kind, content, self.description)
         self._kind.check(kind, content)
         return size

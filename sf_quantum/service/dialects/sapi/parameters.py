@@ -240,17 +240,8 @@ def vendor_job_parameters(
     params: ProblemParameters, properties: Mapping[str, JSON]
 ) -> dict[str, int | None]:
     """Convert parameters for the queue, with the times that they add to a usual job."""
-    usual, given = (
-        {
-            "setup_ns": solver_parameters.time(
-                "programming_thermalization", of_solver, properties
-            ),
-            "shot_ns": solver_parameters.duration(of_solver, properties)
-            + solver_parameters.time("readout_thermalization", of_solver, properties),
-        }
-        for of_solver in ({}, params.of_solver)
-    )
-    more = {name: round(1000 * (given[name] - usual[name])) for name in given}
+    setup, shot = solver_parameters.more_ns(params.of_solver, properties)
+    more = {"setup_ns": setup, "shot_ns": shot}
     job_parameters: dict[str, int | None] = {"num_reads": params.num_reads}
     return job_parameters | {name: value for name, value in more.items() if value}
 

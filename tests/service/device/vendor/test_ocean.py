@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.vendor.device import QpuDevice
 from sf_quantum.service.dialects.large_bodies import LARGE_BYTES
 from tests.support.service import RunningService, running_service
+from tests.support.waiting import SECONDS
 
 if TYPE_CHECKING:
     from dimod import SampleSet
@@ -188,6 +190,100 @@ def test_a_problem_of_our_own_api_names_them_too(
     status, text = submitted("unknown", {"beta": 1})
     assert status == 422
     assert json.loads(text)["detail"] == "not a parameter of this solver"
+    service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def given_parameters(random: Random) -> dict[str, JSON]:
+    """Return solver parameters that lengthen a job, or shorten it."""
+    given: dict[str, JSON] = {}
+    if random.random() < 0.4:
+        given["annealing_time"] = random.choice([0.5, 3.0, 20.0, 77.7, 2000.0])
+    elif random.random() < 0.5:
+        end = random.choice([2.0, 30.5, 1999.0])
+        given["anneal_schedule"] = [[0.0, 0.0], [end, 1.0]]
+    if random.random() < 0.5:
+        given["readout_thermalization"] = random.choice([0.0, 11.0, 900.5])
+    if random.random() < 0.5:
+        given["programming_thermalization"] = random.choice([0.0, 1.5, 9000.0])
+    return given
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_job_has_the_same_cost_in_each_api(
+    service: RunningService, solver: StructuredSolver, seed: int
+) -> None:
+    random = Random(seed)
+    listed = [given_parameters(random) for _ in range(3)]
+    reads, queue = random.randrange(1, 300), service.queue
+    expected = []
+    for given in listed:
+        field = {min(solver.nodes): 1.0}
+        solver.sample_ising(field, {}, num_reads=reads, **given).result()
+        expected.append(queue.store.jobs.latest()[-1].model_seconds)
+    usual = queue.device.cost({"num_reads": reads}).qpu_seconds
+    assert any(seconds != usual for seconds in expected)
+    # the lease of the problems over SAPI ends soon
+    asked: dict[str, JSON] = {"job": "test", "wait": SECONDS}
+    lease = str(service.ask("POST", "/v1/leases", asked).json()["id"])
+    bqms: list[JSON] = [
+        {**document(["a"], [1.0], [], [], "SPIN"), "info": {"solver_parameters": given}}
+        for given in listed
+    ]
+    bodies: list[JSON] = [*bqms, bqms]
+    for number, problem in enumerate(bodies):
+        for note in ("", "n" * LARGE_BYTES):
+            body: dict[str, JSON] = {
+                "problem": problem,
+                "parameters": {"num_reads": reads},
+                "idempotency_key": f"{seed}-{number}-{len(note)}",
+            }
+            text = json.dumps(body) + " " * len(note)
+            answer = service.ask(
+                "POST",
+                "/v1/jobs",
+                text.encode(),
+                lease=lease,
+                headers={"Content-Type": "application/json"},
+            )
+            assert answer.status == 201, answer.body
+            told = queue.store.jobs.get(str(answer.json()["id"]))
+            assert told is not None
+            whole = sum(expected) if problem is bqms else expected[number]
+            assert told.model_seconds == pytest.approx(whole, rel=1e-6)
+    service.ask("DELETE", f"/v1/leases/{lease}")
+
+
+def test_sweeps_cost_the_annealing_time_that_they_become(
+    service: RunningService, vendor: RunningService
+) -> None:
+    lease = service.acquire()
+    body: dict[str, JSON] = {
+        "problem": document(["a"], [1.0], [], [], "SPIN"),
+        "parameters": {"num_reads": 100, "num_sweeps": 5000},
+        "idempotency_key": "sweeps",
+    }
+    answer = service.ask("POST", "/v1/jobs", body, lease=lease)
+    assert answer.status == 201
+    service.until(lease, "Completed")
+    assert received(vendor)["annealing_time"] == 1000.0
+    job = service.queue.store.jobs.latest(lease=lease)[0]
+    usual = service.queue.device.cost({"num_reads": 100}).qpu_seconds
+    assert job.model_seconds == pytest.approx(usual + 100 * 980e-6)
+    for name, number, words in (
+        ("num_sweeps", 100_000, "annealing_time: 20000 is out of range"),
+        ("num_reads", 2000, "problem_run_duration: 2.001e+06 is out of range"),
+    ):
+        parameters: dict[str, JSON] = {
+            "num_reads": 10,
+            "num_sweeps": 5000,
+            name: number,
+        }
+        again = {**body, "parameters": parameters, "idempotency_key": name}
+        answer = service.ask("POST", "/v1/jobs", again, lease=lease)
+        assert answer.status == 422, answer.body
+        told = answer.json()
+        assert told["field"] == f"parameters.{name}"
+        assert str(told["detail"]).startswith(words)
     service.ask("DELETE", f"/v1/leases/{lease}")
 
 
