@@ -130,7 +130,7 @@ class SlurmConnector(InvokedConnector, Stock):
             definitions.check,
             f"Deployment {self.deployment_name}",
             self._services,
-            [self._settings, *(one.settings for one in self._services.values())],
+            self._settings,
             self._template,
         )
         # The program that prints a token for slurmrestd may take long.
@@ -365,7 +365,7 @@ def _line(invocation: Invocation) -> str:
 def _redirection(file: str, descriptor: str = "") -> str:
     """Redirect a stream to a file, which is first emptied, and then only appended to.
 
-    Slurm does the same: the tasks of an array share the file.
+    Slurm does the same.
     """
     name = shlex.quote(file)
     return f"{descriptor}>{name} {descriptor}>>{name}"

@@ -9,6 +9,7 @@ from streamflow.core.exception import WorkflowDefinitionException
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.services import (
+    HELD_ARRAY,
     SEVERAL_CLUSTERS,
     AllocationSettings,
     ReservedSettings,
@@ -26,21 +27,44 @@ from sf_quantum.errors import InputError
 def check(
     where: str,
     services: Mapping[str, SlurmService],
-    strategies: Collection[AllocationSettings | None],
+    default: AllocationSettings,
     template: Callable[[str], str],
     slurmrestd: Settings | None,
 ) -> None:
     """Check a deployment; blocks while a token for ``slurmrestd`` is made.
 
     :param where: the deployment, in messages
-    :param strategies: strategies of the deployment and of its services
+    :param default: strategy of services that name none
     :param template: function that returns the job script of a service, without a command
     :raises WorkflowDefinitionException: if a reserved service is not defined, or a key does
         not work over slurmrestd, or there is no token for it, or clusters are named in a
-        wrong place
+        wrong place, or a service with an array keeps an allocation
     """
+    strategies = [default, *(one.settings for one in services.values())]
     if slurmrestd is not None:
         _check_rest(where, services, strategies, template, slurmrestd)
+    _check_reserved(where, services, strategies)
+    for name, service in services.items():
+        is_held = isinstance(service.settings or default, ElasticSettings) or any(
+            isinstance(one, ReservedSettings) and name in one.services
+            for one in strategies
+        )
+        if is_held and service.is_array(template(name)):
+            raise WorkflowDefinitionException(
+                f"{where}, service {name}: {'; '.join(HELD_ARRAY)}."
+            )
+        if scripts.has_option(template(name), "-M", "--clusters"):
+            raise WorkflowDefinitionException(
+                f"{where}: the job template of service {name} names clusters; name them "
+                "by the service's key `clusters`."
+            )
+
+
+def _check_reserved(
+    where: str,
+    services: Mapping[str, SlurmService],
+    strategies: Collection[AllocationSettings | None],
+) -> None:
     for one in strategies:
         if not isinstance(one, ReservedSettings):
             continue
@@ -53,12 +77,6 @@ def check(
         if len({services[name].clusters for name in one.services}) > 1:
             raise WorkflowDefinitionException(
                 f"{where}: {'; '.join(SEVERAL_CLUSTERS)}."
-            )
-    for name in services:
-        if scripts.has_option(template(name), "-M", "--clusters"):
-            raise WorkflowDefinitionException(
-                f"{where}: the job template of service {name} names clusters; name them "
-                "by the service's key `clusters`."
             )
 
 

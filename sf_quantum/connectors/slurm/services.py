@@ -10,6 +10,7 @@ from typing import TypeAlias
 from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.connector.queue_manager import QueueManagerService
 
+from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.files import JSON
 from sf_quantum.slurm import counts, ids, tres
@@ -23,6 +24,10 @@ NO_CLUSTERS = (
 SEVERAL_CLUSTERS = (
     "an allocation is in one cluster, but its services name different ones",
     "give all services of `reserve` the same `clusters`",
+)
+HELD_ARRAY = (
+    "an allocation that is kept for several jobs cannot be an array",
+    "remove array, or give the service allocation: per-step",
 )
 
 
@@ -103,6 +108,10 @@ class SlurmService(QueueManagerService):
         self.spank = False
         self.settings = None if allocation is None else read_settings(allocation)
         self.options = options
+
+    def is_array(self, script: str) -> bool:
+        """Whether Slurm runs a job script of the service once for each task of an array."""
+        return "array" in self.options or scripts.has_option(script, "-a", "--array")
 
     @property
     def quantum(self) -> bool:

@@ -71,6 +71,26 @@ def test_a_cluster(cluster: None, new: str, line: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize(
+    ("allocation", "is_held"),
+    [
+        ("elastic", True),
+        ("{strategy: reserved, reserve: [quantum]}", True),
+        ("per-step", False),
+    ],
+)
+def test_an_array_that_would_keep_its_nodes_is_a_problem(
+    cluster: None, allocation: str, is_held: bool
+) -> None:
+    edited(FILE, "maxConcurrentJobs: 4", f"allocation: {allocation}")
+    edited(FILE, "partition: qpu", "array: 1-3, partition: qpu")
+    where = f"{FILE}:31: deployments.cluster.config.services.quantum.array"
+    what = "an allocation that is kept for several jobs cannot be an array"
+    right = "remove array, or give the service allocation: per-step"
+    assert found() == ([f"{where}: {what}; {right}"] if is_held else [])
+
+
+@pytest.mark.process
 def test_partitions_are_asked_of_the_slurm_that_is_here(
     cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

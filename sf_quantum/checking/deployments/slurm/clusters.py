@@ -11,7 +11,7 @@ from pathlib import Path
 from sf_quantum.checking.deployments.slurm.services import Service
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import SEVERAL_CLUSTERS
+from sf_quantum.connectors.slurm.services import HELD_ARRAY, SEVERAL_CLUSTERS
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
@@ -63,6 +63,7 @@ class Cluster:
             yield from self._check_counts(allocation, where)
         for service in self._services.values():
             yield from service.check()
+        yield from self._check_arrays()
         yield from self._check_qpus()
         if self.config.get("slurmrestd"):
             yield from self._check_rest()
@@ -127,6 +128,17 @@ class Cluster:
         if len({services[n].clusters if n in services else None for n in names}) > 1:
             yield self.document.problem((*where, "reserve"), *SEVERAL_CLUSTERS)
 
+    def _check_arrays(self) -> Iterator[FileProblem]:
+        """Check that no allocation that is kept for several jobs is an array."""
+        held = {
+            n for allocation, _ in self.allocations() for n in _reserved(allocation)
+        }
+        default = _strategy(self.config)
+        for name, service in self._services.items():
+            strategy = _strategy(service.content) or default
+            if "array" in service.content and (strategy == "elastic" or name in held):
+                yield self.document.problem((*service.where, "array"), *HELD_ARRAY)
+
     def _check_counts(
         self, allocation: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
@@ -161,9 +173,7 @@ class Cluster:
             remedy = "see the key slurmrestd of sfq.slurm"
             yield self.document.problem(where, str(error), remedy)
         for content, above in self._sections:
-            value = content.get("allocation")
-            strategy = value.get("strategy") if isinstance(value, dict) else value
-            if strategy not in (None, "per-step"):
+            if _strategy(content) not in (None, "per-step"):
                 yield self.document.problem((*above, "allocation"), *rest.ALLOCATION)
         for service in self._services.values():
             keys = {
@@ -201,6 +211,12 @@ class Cluster:
                     what = f"{file} has no QPU {qpu!r}"
                     below = (*service.where, "qpu", index)
                     yield from self.document.unknown(below, qpu, qpu_names, what)
+
+
+def _strategy(content: dict[str, JSON]) -> JSON:
+    """Return the name of the allocation strategy in a section, None if there is none."""
+    value = content.get("allocation")
+    return value.get("strategy") if isinstance(value, dict) else value
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:

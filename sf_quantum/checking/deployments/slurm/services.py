@@ -58,7 +58,8 @@ class Service:
         if isinstance(clusters, str) and not ids.are_clusters(clusters):
             yield self.document.problem((*self.where, "clusters"), *NO_CLUSTERS)
         if self.content.get("array"):
-            what = "Slurm runs each step once for each task, in the same folder"
+            what = "Slurm runs each step once for each task, in the same folder, and refuses"
+            what = f"{what} a step whose output is a file"
             right = "remove array, and let the workflow scatter the step"
             yield self.document.remark((*self.where, "array"), what, right)
         export = str(self.content.get("export") or "ALL")

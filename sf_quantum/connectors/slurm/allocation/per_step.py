@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 import time
+
+from streamflow.core.exception import WorkflowExecutionException
 
 from sf_quantum.connectors import hints
 from sf_quantum.connectors.quantum.running_steps import quantum_steps
@@ -28,31 +32,31 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     """Run a job as a separate Slurm job, which is cancelled if the caller is.
 
     :raises SlurmRefusal: if Slurm refuses the job, or never starts one that has another target
+    :raises WorkflowExecutionException: if the tasks of an array would write to one file, or
+        the output of the job cannot be read
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
-    array = "array" in job.service.options or scripts.has_option(
-        job.body, "-a", "--array"
-    )
+    if array := job.service.is_array(job.body):
+        _refuse_shared_files(job)
     batch_job = BatchJob(f"job {job.name}", usage, array=array)
     login = queue.login
-    output = own_output = scripts.path(login.spool, batch_job.key, "out")
+    own_output = scripts.path(login.spool, batch_job.key, "out")
     await queue.submit(
         batch_job,
-        _options(job, own_output),
+        _options(job, _pattern(login.spool, batch_job)),
         _script(queue, batch_job, job),
         note=sbatch_options.note(job.service),
         clusters=job.service.clusters,
     )
-    starting, errors = None, ""
+    starting = None
     if job.service.quantum:
         quantum_steps.submitted(job.name, queue.deployment, batch_job.slurm_job)
         starting = asyncio.create_task(_report_start(batch_job, job.name))
     try:
-        if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
-            output = await queue.controller.files(batch_job.slurm_job, "StdOut")
-        if scripts.has_option(job.body, "-e", "--error"):
-            errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
+        # Slurm may forget the job when it has ended. The files of an array are known only
+        # when its tasks have begun.
+        streams = None if array else await _files(queue, batch_job, job)
         # neither wait() nor shield() cancels a future, which would count as the job's end
         if hints.of(job.name).has_alternative:
             either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
@@ -72,9 +76,52 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
             starting.cancel()
     outcome = with_limit(job, outcome)
     usage.record(job.name, requested, outcome)
+    output, errors = streams or await _files(queue, batch_job, job)
     # the mark only has the size of the default output file
     mark = batch_job.mark if output == own_output else None
     return await read_result(login, job, outcome, output, mark, errors)
+
+
+def _refuse_shared_files(job: StepJob) -> None:
+    """Refuse a file of the tool's output that each task of an array would empty and write.
+
+    :raises WorkflowExecutionException: if the tool has such a file
+    """
+    for file in (job.stdout, job.stderr):
+        if file is not None and file != os.devnull:
+            raise WorkflowExecutionException(
+                f"Job {job.name}: the tasks of an array would overwrite each other's output in "
+                f"{file}: remove array from the service {job.service.name}, and let the "
+                "workflow scatter the step"
+            )
+
+
+def _pattern(spool: str, batch_job: BatchJob) -> str:
+    """Return the job's output file for ``sbatch``: one file, or one for each task."""
+    # A doubled % keeps sbatch(1) from replacing patterns in the names of files.
+    task = "-%a" if batch_job.array else ""
+    return scripts.path(spool.replace("%", "%%"), f"{batch_job.key}{task}", "out")
+
+
+async def _files(
+    queue: SlurmQueue, batch_job: BatchJob, job: StepJob
+) -> tuple[str, str]:
+    """Return the files of a job's output, and those of its errors if they are others.
+
+    A text has one file per line. An array has files for each task, in the order of the tasks.
+
+    :raises WorkflowExecutionException: if the files are unknown
+    """
+    output = scripts.path(queue.login.spool, batch_job.key, "out")
+    errors = ""
+    if scripts.has_option(job.body, "-o", "--output") and job.stdout is None:
+        output = await queue.controller.files(batch_job.slurm_job, "StdOut")
+    elif batch_job.array:
+        stem = scripts.path(queue.login.spool, batch_job.key, "")[:-1]
+        output = await queue.login.read(f"ls -v {shlex.quote(stem)}-*.out")
+    if scripts.has_option(job.body, "-e", "--error"):
+        errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
+    return output, errors
 
 
 async def _report_start(batch_job: BatchJob, job: str) -> None:
@@ -96,11 +143,11 @@ def _script(queue: SlurmQueue, batch_job: BatchJob, job: StepJob) -> str:
 
 
 def _options(job: StepJob, output: str) -> JobOptions:
-    files = {"input": job.stdin, "output": output}
-    if job.stdout is None and scripts.has_option(job.body, "-o", "--output"):
-        files["output"] = None
-    # A doubled % keeps sbatch(1) from replacing patterns in the names of files.
-    options = {name: file.replace("%", "%%") for name, file in files.items() if file}
+    options: dict[str, str] = {}
+    if job.stdin:
+        options["input"] = job.stdin.replace("%", "%%")
+    if job.stdout is not None or not scripts.has_option(job.body, "-o", "--output"):
+        options["output"] = output
     if job.workdir:
         options["chdir"] = job.workdir
     named = scripts.has_option(job.body, "-J", "--job-name")

@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from streamflow.core.exception import WorkflowExecutionException
+from streamflow.core.exception import (
+    WorkflowDefinitionException,
+    WorkflowExecutionException,
+)
 
 from sf_quantum.files import JSON
 from tests.lab import Lab
@@ -485,10 +488,8 @@ async def test_a_file_has_only_what_its_tool_writes_there(
     services: dict[str, JSON] = {
         "plain": {"file": "plain.sh"},
         "own": {"file": "own.sh", "allocation": "per-step"},
-        "list": {"array": "1-2", "allocation": "per-step"},
     }
     both = "sh -c 'echo result; echo warning >&2; exit {}'"
-    silent = "sh -c 'echo result; exit 3'"
     alone: dict[str, Any] = {"stdout": "f", "stderr": asyncio.subprocess.STDOUT}
     async with (
         cluster(lab, tmp_path, allocation=allocation, services=services) as jobs,
@@ -508,13 +509,9 @@ async def test_a_file_has_only_what_its_tool_writes_there(
         apart = start("apart", "plain", 3, stdout="f", stderr="g")
         together = start("together", "plain", 3, stdout="f", stderr="f")
         own = start("own", "own", 3)
-        array = start("array", "list", 3)
-        wordless = start("wordless", "list", command=silent)
     folder = tmp_path / "work"
     for name in ("good", "bad", "apart", "own"):
         assert (folder / name / "f").read_text() == "result\n", name
-    for name in ("array", "wordless"):  # one of two tasks may have emptied the file
-        assert {*(folder / name / "f").read_text().splitlines()} == {"result"}, name
     assert (folder / "apart/g").read_text() == "warning\n"
     assert (folder / "together/f").read_text() == "result\nwarning\n"
     assert good.result() == ("banner\nmodule\nwarning", 0)
@@ -526,11 +523,55 @@ async def test_a_file_has_only_what_its_tool_writes_there(
         for task in tasks:
             text, code = task.result()
             assert (code, text.partition("its last lines:\n")[2]) == (3, lines)
-    # The tool without a word on standard error may have told its trouble in its output.
-    for task, line in ((array, "warning"), (wordless, "result")):
-        text, code = task.result()
-        _, _, last = text.partition("its last lines:\n")
-        assert (code, {*last.splitlines()}) == (3, {line})
+
+
+async def test_each_task_of_an_array_has_its_own_output(
+    lab: Lab, tmp_path: Path
+) -> None:
+    head = "#!/bin/sh\n#SBATCH --array=1-3%1 --output=out-%a"
+    (tmp_path / "own.sh").write_text(f"{head}\n{{{{streamflow_command}}}}\n")
+    services: dict[str, JSON] = {"list": {"array": "1-3%1"}, "own": {"file": "own.sh"}}
+    lines = [f"task {number}" for number in (1, 2, 3)]
+    speak = "echo task $SLURM_ARRAY_TASK_ID"
+    async with (
+        cluster(lab, tmp_path, services=services) as jobs,
+        asyncio.TaskGroup() as group,
+    ):
+        started = [group.create_task(jobs.run(speak, name)) for name in services]
+        bad = group.create_task(
+            jobs.failing(f"{speak}; [ $SLURM_ARRAY_TASK_ID -ne 1 ] || exit 3", "list")
+        )
+    for task in started:
+        assert task.result() == ("\n".join(lines), 0)
+    assert bad.result().partition("its last lines:\n")[2].splitlines() == lines
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_an_array_that_shares_a_file_is_refused(
+    lab: Lab, tmp_path: Path, stream: str
+) -> None:
+    services: dict[str, JSON] = {"list": {"array": "1-2"}}
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        with pytest.raises(WorkflowExecutionException) as refusal:
+            await jobs.run("echo result", "list", **{stream: "f"})
+        assert jobs.ids() == {}
+    assert str(refusal.value) == (
+        f"Job /{jobs.name}/1: the tasks of an array would overwrite each other's output in "
+        "f: remove array from the service list, and let the workflow scatter the step"
+    )
+
+
+@pytest.mark.parametrize(
+    "allocation", ["elastic", {"strategy": "reserved", "reserve": ["list"]}]
+)
+async def test_an_array_that_keeps_an_allocation_is_refused(
+    lab: Lab, tmp_path: Path, allocation: JSON
+) -> None:
+    services: dict[str, JSON] = {"list": {"array": "1-2"}}
+    refusal = "service list: an allocation that is kept .* cannot be an array"
+    async with cluster(lab, tmp_path, services=services, allocation=allocation) as jobs:
+        with pytest.raises(WorkflowDefinitionException, match=refusal):
+            await jobs.connector.deploy(False)
 
 
 async def _error(running: Awaitable[tuple[str, int]]) -> str:
