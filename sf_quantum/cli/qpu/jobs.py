@@ -93,13 +93,13 @@ def pages(
         query["limit"] = limit = int(min(PAGE, most))
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
-        ids = [ServiceJob.read(client.name, job).id for job in page]
+        ids = [id_ for job in page if isinstance(id_ := job.get("id"), str)]
         # A service that ignores the key before would be queried without end.
         if last & {*ids}:
             return
         last = {*ids}
         yield page
-        if len(page) < limit:
+        if len(page) < limit or not ids:
             return
         query["before"] = ids[0]
         most -= limit
@@ -170,7 +170,7 @@ def _job(
         latest = service.objects(
             service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
         )
-        ids = [ServiceJob.read(client.name, job).id for job in latest]
+        ids = [str(job.get("id")) for job in latest]
         matches = [match for match in ids if match.startswith(id_)]
         if len(matches) != 1:
             what = f"{len(matches)} jobs begin so" if matches else "no such job"

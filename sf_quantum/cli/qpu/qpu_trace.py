@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, ValidationError
 
 from sf_quantum.cli.qpu import jobs, service
 from sf_quantum.files import JSON, mapping
 from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
 from sf_quantum.qpu.sfq.service_client import ServiceClient
-from sf_quantum.service.domain.jobs import JobClass
+from sf_quantum.service.domain.jobs import UNREADABLE, JobClass
 
 
 class _Job(BaseModel):
@@ -26,6 +26,7 @@ class _Job(BaseModel):
     kind: str
     parameters: dict[str, int | None]
     state: str
+    note: str | None = None
     attempt: int
     submitted: float
     started: float | None
@@ -41,21 +42,24 @@ class _Job(BaseModel):
         return self.charged_lease or self.lease
 
 
-_JOBS = TypeAdapter(list[_Job])
 _Leases: TypeAlias = Mapping[str, Mapping[str, JSON]]
 
 
 def collect(
-    client: ServiceClient, since: float | None, before: float | None
+    client: ServiceClient,
+    since: float | None,
+    before: float | None,
+    warn: Callable[[str], None],
 ) -> tuple[QpuTrace, int]:
     """Read the jobs that were submitted in a period: the user's, or for an admin all jobs.
 
     :param since: seconds since the epoch, inclusive; ``None`` sets no bound
     :param before: seconds since the epoch, exclusive; ``None`` sets no bound
+    :param warn: function that gets a line about a job that cannot be read and is left out
     :returns: the trace of the jobs that have ended, and the number of the others
     """
     device = mapping(service.request(client, "GET", "/v1/device"))
-    submitted = [*_submitted(client, since, before)]
+    submitted = [*_submitted(client, since, before, warn)]
     over = [job for job in submitted if job.ended is not None]
     leases = _leases(client, since)
     trace = QpuTrace(
@@ -67,18 +71,38 @@ def collect(
 
 
 def _submitted(
-    client: ServiceClient, since: float | None, before: float | None
+    client: ServiceClient,
+    since: float | None,
+    before: float | None,
+    warn: Callable[[str], None],
 ) -> Iterator[_Job]:
     for page in jobs.pages(client):
-        listed = _JOBS.validate_python(page)
+        listed = [*_readable(page, warn)]
         for job in listed:
             if (since or 0.0) <= job.submitted and (
                 before is None or job.submitted < before
             ):
                 yield job
         # the next page has earlier jobs
-        if since is not None and all(job.submitted < since for job in listed):
+        if listed and since is not None and all(j.submitted < since for j in listed):
             return
+
+
+def _readable(
+    page: Sequence[dict[str, JSON]], warn: Callable[[str], None]
+) -> Iterator[_Job]:
+    for content in page:
+        try:
+            job = _Job.model_validate(content)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            where = ".".join(map(str, wrong["loc"]))
+            warn(f"job {content.get('id')}: left out: {where}: {wrong['msg']}")
+            continue
+        if job.note and job.note.startswith(UNREADABLE):
+            warn(f"job {job.id}: left out: {job.note}")
+        else:
+            yield job
 
 
 def _leases(client: ServiceClient, since: float | None) -> _Leases:

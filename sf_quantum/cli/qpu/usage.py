@@ -17,7 +17,7 @@ from sf_quantum.files import JSON, check_writable, mapping
 from sf_quantum.protocol.usage_columns import KEYS, SUMS, By
 from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
-from sf_quantum.text import PERIOD, csv_row, exact_utc, plural
+from sf_quantum.text import PERIOD, csv_row, escaped, exact_utc, plural
 
 # sums that the table omits, but CSV and JSON contain
 _UNLISTED = ("wait_seconds", "lost_seconds")
@@ -93,7 +93,12 @@ def _write_trace(args: argparse.Namespace) -> int:
     if given := [f"--{name}" for name in ("by", "csv", "json") if getattr(args, name)]:
         raise InputError(f"--trace: writes no report, so leave out {given[0]}")
     check_writable(args.trace)
-    trace, pending = qpu_trace.collect(service.client(args), args.from_, args.until)
+
+    def warn(line: str) -> None:
+        print(f"sfq usage: {escaped(line)}", file=sys.stderr)
+
+    client = service.client(args)
+    trace, pending = qpu_trace.collect(client, args.from_, args.until, warn)
     qpu.write(args.trace, qpu.anonymised(trace) if args.anonymise else trace)
     left_out = f" ({pending} not over yet, left out)" if pending else ""
     print(f"{args.trace}: {plural(len(trace.jobs), 'job')}{left_out}")

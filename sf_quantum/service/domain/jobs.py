@@ -21,7 +21,7 @@ from sf_quantum.protocol.tasks import shots_of
 # the classes that users may request
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which monitor the device, have a separate class
-JobClass: TypeAlias = UserClass | Literal["quality"]
+JobClass: TypeAlias = Literal[UserClass, "quality"]
 # where a lease's user computes: mostly on the QPU, mostly off it, or both (Wennersteen et al.
 # 2025)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
@@ -30,6 +30,8 @@ Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
 
+#: beginning of the note of a job that is in the database, but cannot be read
+UNREADABLE = "the service cannot read its record of this job"
 # RUN in a purpose RUN:/step/tag or /step/tag of the connectors: the name of a journal
 _RUN = re.compile(r"[0-9].*Z-[0-9].*", re.DOTALL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import sqlite3
 import time
@@ -19,12 +20,14 @@ from sf_quantum.service.store.rows import (
     Records,
     insert,
     job_of,
+    json_value,
     select_job,
 )
 
+logger = logging.getLogger(__name__)
 # An implicit lease, whose key is the name of its dialect, has the same purpose for all users.
 _LABELS = (
-    "SELECT jobs.number, coalesce(json_extract(jobs.metadata, '$.label'), jobs.purpose, "
+    f"SELECT jobs.number, coalesce({json_value('jobs.metadata', 'label')}, jobs.purpose, "
     "CASE WHEN leases.key IS NOT jobs.dialect THEN leases.job END) "
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
@@ -142,7 +145,7 @@ class StoredJobs(Records):
         of_lease = "(lease = ? OR charged_lease = ?)"
         terms = {of_lease: lease, by_user: user, "number < ?": before}
         terms |= {"dialect = ?": dialect, "key = ?": key}
-        terms["json_extract(metadata, '$.label') = ?"] = label
+        terms[f"{json_value('metadata', 'label')} = ?"] = label
         given = {term: value for term, value in terms.items() if value is not None}
         values = [value for term in given for value in [given[term]] * term.count("?")]
         where = " AND ".join([LIVE] * live + [*given]) or "1"
@@ -160,8 +163,15 @@ class StoredJobs(Records):
         return {number: label for number, label in rows if label}
 
     def live(self) -> list[Job]:
-        """List the jobs that are queued or running, in the order of submission."""
-        return self._select(f"WHERE {LIVE} ORDER BY number")
+        """List the jobs that are queued or running, in the order of submission.
+
+        A job that cannot be read is left out, and logged.
+        """
+        jobs = self._select(f"WHERE {LIVE} ORDER BY number")
+        for job in jobs:
+            if job.final:
+                logger.error("job %s is not run: %s", job.id, job.note)
+        return [job for job in jobs if not job.final]
 
     def last_ended(self, limit: int, user: str | None) -> list[Job]:
         """List the latest ended jobs of a user or of all users, newest first."""

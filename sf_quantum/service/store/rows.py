@@ -6,16 +6,20 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from typing import get_args
 
+from sf_quantum import structs
+from sf_quantum.files import JSON, is_number
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Job, Lease
+from sf_quantum.service.domain.jobs import CLASSES, UNREADABLE, Job, Kind, Lease
 from sf_quantum.service.store.file.database import Database
 
 SELECT_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 SELECT_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
 # message about a job that does not exist, or that has been deleted
 NO_JOB = "no such job"
+KINDS: tuple[Kind, ...] = get_args(Kind)
 LIVE = "state IN ('Queued', 'Running')"
 # a queued job may be in the vendor's queue already
 QUEUED = "state = 'Queued' AND device IS NULL"
@@ -42,11 +46,64 @@ def lease_of(row: sqlite3.Row) -> Lease:
 
 
 def job_of(row: sqlite3.Row) -> Job:
-    texts = {name: row[name] for name in ("parameters", "calibration", "metadata")}
-    read = {name: text and json.loads(text) for name, text in texts.items()}
-    read["repeatable"] = bool(row["repeatable"])
-    calibration = CalibrationData.read(read["calibration"])
-    return Job(**{**dict(row), **read, "calibration": calibration})
+    """Read a job; a row that cannot be read is shown as a failed job with the reason."""
+    content: dict[str, JSON] = dict(row)
+    try:
+        return _read(content)
+    except structs.WrongValue as error:
+        return _unreadable(content, f"{UNREADABLE}: {error}")
+
+
+def _read(content: Mapping[str, JSON]) -> Job:
+    read = dict(content)
+    for name in ("parameters", "calibration", "metadata"):
+        try:
+            read[name] = (text := content[name]) and json.loads(str(text))
+        except ValueError as error:
+            raise structs.WrongValue(f"not JSON: {error}", name) from error
+    if not isinstance(read["parameters"], dict):
+        raise structs.expected("an object", read["parameters"]).within("parameters")
+    return structs.read(
+        Job,
+        read,
+        parameters=read["parameters"],
+        calibration=CalibrationData.read(read["calibration"]),
+        repeatable=bool(read["repeatable"]),
+    )
+
+
+def _unreadable(content: Mapping[str, JSON], note: str) -> Job:
+    """A job that is over, so that it is neither run nor waited for."""
+    kind, job_class = content["kind"], content["job_class"]
+    moments = [content[name] for name in ("submitted", "ended", "ended_steady")]
+    submitted, ended, ended_steady = (
+        float(str(one)) if is_number(one) else 0.0 for one in moments
+    )
+    return Job(
+        number=int(str(content["number"])),
+        id=str(content["id"]),
+        user=str(content["user"]),
+        lease=str(content["lease"]),
+        key=str(content["key"]),
+        job_class=next((one for one in CLASSES if one == job_class), CLASSES[-1]),
+        kind=next((one for one in KINDS if one == kind), KINDS[0]),
+        parameters={},
+        state="Failed",
+        attempt=1,
+        note=note,
+        submitted=submitted,
+        started=None,
+        ended=ended or submitted,
+        ended_steady=ended_steady,
+        model_seconds=0.0,
+        qpu_seconds=0.0,
+        seconds=0.0,
+    )
+
+
+def json_value(column: str, key: str) -> str:
+    """Return the SQL of a value in a column of JSON; null if the column is not JSON."""
+    return f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{key}') END"
 
 
 def insert(

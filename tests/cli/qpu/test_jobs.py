@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -14,7 +15,12 @@ from sf_quantum.cli.qpu import jobs
 from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import (
+    UNREADABLE,
+    Identity,
+    LeaseRequest,
+    Submission,
+)
 from sf_quantum.service.domain.settings import LeaseSettings, ServiceSettings
 from sf_quantum.service.http.tokens import Tokens
 from tests.support.service import RunningService, example_bqm, running_service
@@ -59,9 +65,14 @@ def sfq(
     return run
 
 
+def header(tokens: Path, user: str) -> dict[str, str]:
+    """Return the header with a user's token."""
+    return {"Authorization": f"Bearer {(tokens / user).read_text().strip()}"}
+
+
 def submit(service: RunningService, tokens: Path, user: str) -> tuple[str, str]:
     """Acquire a lease and submit a job; return their ids."""
-    headers = {"Authorization": f"Bearer {(tokens / user).read_text().strip()}"}
+    headers = header(tokens, user)
     body: dict[str, JSON] = {"job": NASTY}
     answer = service.ask("POST", "/v1/leases", body, headers=headers)
     lease = str(answer.json()["id"])
@@ -107,6 +118,49 @@ def test_a_beginning_of_an_id_has_to_be_that_of_one_job(
     assert told == "sfq jobs: ab: 2 jobs begin so (sfq jobs list)\n"
     told = sfq("ann", "jobs", "cancel", "", code=2)
     assert told == "sfq jobs: ID: is empty (sfq jobs list)\n"
+
+
+DAMAGE = {
+    "parameters": "'{'",
+    "metadata": "'{'",
+    "calibration": "'{'",
+    "note": "CAST(X'ff' AS TEXT)",
+    "purpose": "CAST(X'ff' AS TEXT)",
+    "state": "'Paused'",
+    "qpu_seconds": "'much'",
+    "key": "CAST(X'ff' AS TEXT)",
+}
+
+
+@pytest.mark.parametrize(("column", "value"), DAMAGE.items())
+def test_a_damaged_job_hides_no_other_job(
+    many: list[str],
+    column: str,
+    value: str,
+    tokens: Path,
+    service: RunningService,
+    sfq: Sfq,
+) -> None:
+    store, damaged = service.queue.store, many[4]
+
+    def damage(db: sqlite3.Connection) -> None:
+        db.execute(f"UPDATE jobs SET {column} = {value} WHERE id = ?", (damaged,))
+
+    store.change(damage).result()
+    lines = sfq("ann", "jobs", "list").splitlines()[1:]
+    assert [line.split()[0] for line in lines] == many
+    unreadable = [line for line in lines if UNREADABLE in line]
+    is_readable = "AS TEXT" in value  # a damaged character is shown as such
+    assert [line.split()[0] for line in unreadable] == [damaged] * (not is_readable)
+    assert all(f"{UNREADABLE}: {column}: " in line for line in unreadable)
+    assert sfq("ann", "usage").splitlines()[-2].split()[:2] == ["total", "2"]
+    trace = tokens / "trace.csv"
+    said = sfq("ann", "usage", "--trace", str(trace))
+    assert said.startswith(f"{trace}: 2 jobs ")
+    assert (
+        service.ask("GET", "/v1/activity", headers=header(tokens, "ann")).status == 200
+    )
+    assert (damaged in {job.id for job in store.jobs.live()}) == is_readable
 
 
 @pytest.fixture

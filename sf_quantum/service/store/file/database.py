@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
@@ -227,6 +228,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=LOCK_SECONDS, check_same_thread=False, isolation_level=None
     )
     db.row_factory = sqlite3.Row
+    # One damaged text must not make a whole list unreadable.
+    db.text_factory = partial(str, encoding="utf-8", errors="replace")
     return db
 
 

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from sf_quantum.protocol.usage_columns import KEYS, By, UsageRow, UsageSums
 from sf_quantum.service.domain.jobs import Used
+from sf_quantum.service.store.rows import json_value
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
@@ -17,7 +18,7 @@ Value: TypeAlias = str | float
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
 )
-SHOTS = "coalesce(json_extract(jobs.parameters, '$.num_reads'), 1)"
+SHOTS = f"coalesce({json_value('jobs.parameters', 'num_reads')}, 1)"
 PURPOSE = "coalesce(jobs.purpose, leases.job)"
 # a job that has ended stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
