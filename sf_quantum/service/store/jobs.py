@@ -6,13 +6,13 @@ import json
 import logging
 import secrets
 import sqlite3
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import cast
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Lease, Submission
+from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.service.store.rows import (
     LIVE,
     NO_JOB,
@@ -77,7 +77,7 @@ class StoredJobs(Records):
             "compute_seconds": compute_seconds,
             "repeatable": bool(job.repeatable),
             "bytes": len(job.payload),
-            "submitted": time.time(),
+            "submitted": wall_clock(),
             "submitted_steady": self._clock(),
         }
         payload = job.payload

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
 
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Lease
+from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.service.store.rows import (
     CANCELLED,
     QUEUED,
@@ -65,7 +65,7 @@ class StoredLeases(Records):
         """
 
         def change(db: sqlite3.Connection) -> Lease:
-            now, steady = time.time(), self._clock()
+            now, steady = wall_clock(), self._clock()
             db.execute(
                 # A lease that waited was held for no time.
                 "UPDATE leases SET closed = ?, closed_steady = ?, reason = ?, "

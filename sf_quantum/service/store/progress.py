@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from concurrent.futures import Future
 
 from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.domain.jobs import Job, State
+from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.service.store.rows import (
     AGAIN,
     CANCELLED,
@@ -48,7 +48,7 @@ class Progress(Records):
         return self._update(
             number,
             "state = 'Running', started = ?, started_steady = ?",
-            *(time.time() - seconds_ago, self._clock() - seconds_ago),
+            *(round(wall_clock() - seconds_ago, 6), self._clock() - seconds_ago),
             where="state = 'Queued'",
         )
 
@@ -63,7 +63,7 @@ class Progress(Records):
 
     def cancel_waiting(self, number: int, note: str) -> Future[Job]:
         """Cancel a job if it is queued."""
-        times = time.time(), self._clock()
+        times = wall_clock(), self._clock()
         return self._update(number, CANCELLED, *times, note, where=QUEUED)
 
     def finish(
@@ -97,7 +97,7 @@ class Progress(Records):
         )
 
         def change(db: sqlite3.Connection) -> Job:
-            ended = time.time(), self._clock()
+            ended = wall_clock(), self._clock()
             size = len(result or "")
             values = (state, *ended, note, calibration_text, *used, cost, cost)
             changed = db.execute(query, (*values, size, number)).rowcount

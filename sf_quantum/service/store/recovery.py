@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from concurrent.futures import Future
 
 from sf_quantum.service.domain.jobs import Job, Recovery
@@ -13,6 +12,7 @@ from sf_quantum.service.domain.reasons import (
     Cause,
     Interruption,
 )
+from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.service.store.rows import AGAIN, LIVE, select_job
 from sf_quantum.service.store.store import Store
 
@@ -52,7 +52,7 @@ def recover(
     def change(db: sqlite3.Connection) -> list[Job]:
         given = {
             "device": device,
-            "ended": time.time(),
+            "ended": wall_clock(),
             "steady": store.clock(),
             "released": RELEASED.note,
             "lost": f"interrupted: the service ended; {NOT_FOUND_AGAIN}",

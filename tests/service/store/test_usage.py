@@ -9,6 +9,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import urlencode
 
 import pytest
 
@@ -22,6 +23,7 @@ from sf_quantum.service.store.reports.usage import Filter, Page
 from sf_quantum.service.store.retention import HOUR, purge
 from sf_quantum.service.store.slices import Slice
 from sf_quantum.service.store.store import Store
+from sf_quantum.text import exact_utc
 from tests.support.service import RunningService, example_bqm, running_service
 
 pytestmark = pytest.mark.devices("sfq", "dwave", "acme", always=["acme"])
@@ -313,6 +315,24 @@ def test_no_job_is_in_two_consecutive_reports(service: RunningService) -> None:
     rows, _ = _csv(service, "by=user")
     assert len(rows) == 2
     assert _csv(service, f"from={rows[0]['until']}")[0] == []
+
+
+def test_a_report_from_the_end_of_a_job_contains_this_job(
+    service: RunningService,
+) -> None:
+    store = service.queue.store
+    lease = _lease(store, "exact", "eve")
+    for number in range(20):  # a clock's digits would miss half of them
+        submission = Submission("problem", {}, {}, str(number))
+        job, _ = store.jobs.add(lease, submission, 1.0).result()
+        job = store.progress.cancel_waiting(job.number, "over").result()
+        assert job.ended is not None
+        for moment in (job.ended, exact_utc(job.ended)):
+            period = urlencode({"by": "lease", "from": moment})
+            rows, _ = _csv(service, period)
+            assert {"exact": "1"}.items() <= {
+                r["lease"]: r["jobs"] for r in rows
+            }.items()
 
 
 def test_csv_says_where_its_next_rows_are(service: RunningService) -> None:

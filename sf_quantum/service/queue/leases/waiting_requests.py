@@ -15,6 +15,7 @@ from sf_quantum.service.domain.jobs import RANKS, JobClass, Lease, LeaseRequest
 from sf_quantum.service.domain.settings import ServiceSettings
 from sf_quantum.service.queue.leases.lease_states import LiveLease, Position
 from sf_quantum.service.scheduling.policies.base import Policy
+from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.text import utc
 
 # A refused request keeps its position this long, for its retry.
@@ -52,7 +53,7 @@ class WaitingRequest:
 
     def new_lease(self, settings: ServiceSettings) -> Lease:
         """Make a lease that expires according to the settings."""
-        request, opened = self.request, time.time()
+        request, opened = self.request, wall_clock()
         total_seconds = settings.leases.total_seconds
         return Lease(
             # The id must not begin with "-": commands would take it for an option, and a
