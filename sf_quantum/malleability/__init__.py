@@ -1,4 +1,4 @@
-"""Malleable programs: they give nodes back while they use a QPU, and get nodes afterwards.
+"""Malleable programs: they release nodes while they use a QPU, and then request nodes again.
 
 A malleable job can change its number of nodes while it runs (D. G. Feitelson and L. Rudolph,
 1996); R. Rocco et al., QCE 2025, use this around QPU calls. ``job`` decides which nodes are

@@ -1,4 +1,4 @@
-"""Locations with a QPU: each job of a step runs under a lease, and has to use it.
+"""Locations with a QPU: each job of a step runs under a lease, and must use the lease.
 
 ``location`` is the base of connectors with a QPU, and sets a job's variables. ``leased_jobs``
 keeps the jobs that hold leases, ``leases`` acquires and renews leases off the event loop,

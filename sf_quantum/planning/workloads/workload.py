@@ -46,9 +46,9 @@ class Partition(Section):
     :param queue_seconds: mean time for which a request is pending because of jobs that are
         not simulated; it does not depend on the size of the request
     :param queue_spread: standard deviation of that time, relative to its mean
-    :param most_jobs: largest number of workflows' jobs that are in Slurm or run in an
-        allocation at the same time, as with ``maxConcurrentJobs`` in a driver that runs
-        all of them; ``None``: no bound
+    :param most_jobs: largest number of jobs of all workflows that are in Slurm, or run in an
+        allocation, at the same time; corresponds to ``maxConcurrentJobs`` of one driver that
+        runs all workflows; ``None``: no bound
     """
 
     nodes: Count
@@ -105,7 +105,7 @@ class Failures(Section):
     """Failures of the device, after each of which the interrupted job runs again.
 
     :param between_seconds: mean time from a repair to the next failure
-    :param repair_seconds: time until the device is back
+    :param repair_seconds: time from a failure until the device works again
     """
 
     between_seconds: Period
@@ -163,7 +163,7 @@ class Phase(Section):
         and ``tasks``
     :param spread: standard deviation of the time, relative to its mean
     :param partition: partition of the nodes; by default the first one
-    :param nodes: number of nodes of each task, or of the client of a QPU if that runs
+    :param nodes: number of nodes of each task, or of the QPU's client if the client runs
         on nodes
     :param least: nodes that suffice for a task, which then takes longer in proportion; only
         ``elastic`` makes use of it
@@ -211,10 +211,10 @@ class ApplicationSettings(Section):
         ``None``: all at the same time
     :param repeats: how often each run goes through all phases
     :param repeats_spread: standard deviation of ``repeats``, relative to the mean
-    :param margin: the user's estimates of times, relative to their means
-    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``, such
-        as a partition's default; at least what the job, or for ``reserved`` and ``elastic``
-        the whole application, takes
+    :param margin: the user's estimates of run times, relative to the mean run times
+    :param limit_seconds: the time limit of all jobs, such as a partition's default, instead of
+        estimates with ``margin``; raised to the run time of the job, or for ``reserved`` and
+        ``elastic`` of the whole application, if that is longer
     :param users: number of users who submit the runs in turn
     :param project: project of its leases
     :param job_class: job class of its leases
@@ -246,8 +246,8 @@ class BackgroundJobs(Section):
     :param seconds: mean run time
     :param spread: standard deviation of the run time, relative to its mean
     :param margin: the users' estimates, relative to the run times
-    :param limit_seconds: the time limit of all jobs, instead of estimates by ``margin``; at
-        least the run time
+    :param limit_seconds: the time limit of all jobs, instead of estimates with ``margin``;
+        raised to the run time of a job if that is longer
     """
 
     partition: str | None = None
@@ -291,10 +291,11 @@ class Trace(Section):
     :param file: path of the trace, relative to the workload file
     :param format: ``swf``, the Standard Workload Format, or ``sacct``, what ``sacct
         --parsable2`` prints
-    :param partition: partition on which all of them run; by default the first one or,
+    :param partition: partition on which all jobs run; by default the first one or,
         with ``sacct``, the partition that each job names
-    :param from_seconds: time at which the simulation starts, from the first job of the trace
-        that is not left out; with ``sacct``, from the first end of one
+    :param from_seconds: start of the simulation, in seconds after the first submission of the
+        trace or, with ``sacct``, after the first end of a job; jobs that are left out are
+        ignored
     """
 
     file: str
@@ -306,12 +307,12 @@ class Trace(Section):
 class QuantumTrace(Section):
     """QPU jobs of others, from a trace that ``sfq usage --trace`` wrote.
 
-    Jobs run in their own leases, as in the trace, each from its first job to its last.
+    Jobs run in the leases of the trace; each lease is held from its first job to its last.
 
     :param file: path of the trace, relative to the workload file
     :param qpu: QPU of the jobs; by default the first one
-    :param from_seconds: time at which the simulation starts, from the trace's first
-        submission on
+    :param from_seconds: start of the simulation, in seconds after the trace's first
+        submission
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Our own QPU service as a QPU, and the client of its HTTP interface.
+"""QPUs behind this project's QPU service, and the client of its HTTP interface.
 
 ``service_qpu`` is the QPU. Its methods are in parts: ``service_leases`` acquires, renews and
 releases leases and decides when the next renewal is due; ``service_jobs`` submits, follows

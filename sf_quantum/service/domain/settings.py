@@ -190,8 +190,8 @@ class UserLimits(Section):
     :param kept_mib: size of the payloads and results of ended jobs, in MiB, above which the
         oldest of these jobs are deleted before the retention time; ``None``: never
     :param body_mib: maximum size of the body of a submission in MiB, also after
-        decompression. A SAPI request may be larger, if 20 problems with all qubits and
-        couplers are; requests other than submissions have at most 64 KiB
+        decompression. A SAPI request may always have the size of 20 problems with all
+        qubits and couplers. Requests other than submissions have at most 64 KiB
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
     :param requests_at_once: concurrent requests, including those that wait for a job
@@ -255,12 +255,12 @@ class ServiceSettings(Section):
     :param user_projects: projects that each user, by name or uid, may name in a lease; the
         first is the default
     :param repeatable_users: names or uids of users whose jobs may run twice if it is unknown
-        whether they have run, unless a submission states otherwise; SAPI's and warden's
-        submissions cannot
+        whether they have run. A submission can state otherwise, except over SAPI and
+        warden's API
     :param retention_seconds: time for which results are kept after the end of a job;
         ``None``: without limit
-    :param service_deaths: number of times that the service may die during a job, or the
-        vendor may end it with the vendor's lease, after which the job fails
+    :param service_deaths: number of attempts that end because the service dies, or because the
+        vendor ends its lease, after which a job fails
     :param slice_seconds: time on the device of a slice of a long job, after which a
         pre-empting job may run; ``None``: jobs are not sliced
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases

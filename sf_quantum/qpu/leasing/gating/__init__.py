@@ -1,4 +1,4 @@
-"""Leases for held jobs of a batch system, which are released once they have one.
+"""Leases for held jobs of a batch system: a job is released when its lease is granted.
 
 ``gate`` decides which job asks, is released, is held again or is gone, for any batch
 system: ``scheduler`` has the interface of what it asks, ``slurm``, ``flux`` and ``pbs``

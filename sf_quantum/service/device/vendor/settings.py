@@ -74,8 +74,8 @@ class QpuSettings(Section):
     :param longest_seconds: time after which a running job or slice is cancelled and fails;
         ``None`` sets no limit
     :param give_up_seconds: time after which the service abandons a job that should end but does
-        not, or about which requests fail while others succeed; the job may continue at the
-        vendor
+        not, or for which queries fail while other requests succeed; the job may continue at
+        the vendor
     :param ahead: number of jobs that wait in the vendor's queue while one runs
     """
 

@@ -257,7 +257,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
     responses={403: refusal("It has ended."), 404: refusal("No such lease.")},
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Keep an idle lease from ending; its expiry does not change."""
+    """Renew a lease, so the idle limit does not end it; `expires` does not change."""
     return _answer(queue, queue.leases.renew(who, lease_id))
 
 

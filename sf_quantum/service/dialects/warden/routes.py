@@ -225,7 +225,10 @@ router = APIRouter(
 
 @router.get("/accessible", summary="Show whether the QPU takes sessions")
 async def accessible(queue: Queue) -> Accessible:
-    """Needs no credential, since clients call it before they have a job."""
+    """Show whether the QPU accepts sessions.
+
+    Needs no credential, since clients send this request before they have a job.
+    """
     reason, availability = qpu_reason(queue), queue.availability
     # the operator's message, unless the QPU is unavailable for another reason
     offline = availability.is_open and reason
@@ -250,7 +253,10 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
 
 @router.get("/qpu-slots", summary="Count the vQPUs")
 async def slots(queue: Queue) -> Slots:
-    """Needs no credential, since load sensors of batch systems call it."""
+    """Show the number of vQPUs, and how many of them are leased.
+
+    Needs no credential, since load sensors of batch systems send this request.
+    """
     total, used = queue.vqpus.number, len(queue.leases.held)
     return Slots(
         qpu_slots_total=total,
