@@ -64,34 +64,40 @@ class UsageSums:
     failed: int
     cancelled: int
     qpu_seconds: float = field(
-        metadata=_about("Modelled time on hardware, without interrupted attempts.")
+        metadata=_about(
+            "QPU time, as billed or modelled, without interrupted attempts."
+        )
     )
     seconds: float = field(
-        metadata=_about("Actual time on the device, of the same attempts.")
+        metadata=_about("Actual time of these attempts on the device.")
     )
     wait_seconds: float = field(
-        metadata=_about("From submission to the last start, summed over the jobs.")
+        metadata=_about(
+            "Seconds from submission to the last start, summed over the jobs."
+        )
     )
     mean_wait_seconds: float
     longest_wait_seconds: float
     lost_attempts: int = field(
         metadata=_about(
-            "Attempts that were pre-empted, or interrupted because the QPU was closed or "
-            "the service stopped or died; their jobs ran again, and are not charged for "
-            "them."
+            "Attempts that were pre-empted, or interrupted because the QPU "
+            "was closed or the service stopped or died. Their jobs ran again, "
+            "and are not charged for these attempts."
         )
     )
     lost_qpu_seconds: float = field(
         metadata=_about(
-            "As `qpu_seconds`, of the lost attempts; 0 for those that died with the "
-            "service, since nobody knows how far they ran."
+            "QPU time of the lost attempts; 0 for attempts that ended because "
+            "the service died, since their time is unknown."
         )
     )
-    lost_seconds: float = field(metadata=_about("As `seconds`, of the lost attempts."))
+    lost_seconds: float = field(
+        metadata=_about("Actual time of the lost attempts on the device.")
+    )
     cost: float | None = field(
         metadata=_about(
-            "Of `qpu_seconds`, in the site's unit: each job at the price when it ended. "
-            "Null if the device had none."
+            "Cost of `qpu_seconds`, in the site's unit, with the price at the "
+            "end of each job; null if the device had no price."
         )
     )
 
@@ -105,20 +111,23 @@ class UsageRow(UsageSums):
 
     month: str | None = field(
         default=None,
-        metadata=_about("In which the jobs ended, in UTC, such as 2026-11."),
+        metadata=_about("The month in which the jobs ended, in UTC, such as 2026-11."),
     )
     user: str | None = None
     project: str | None = None
     lease: str | None = None
     slurm_job_id: str | None = None
     slurm_cluster: str | None = field(
-        default=None, metadata=_about("Null: the service's own.")
+        default=None,
+        metadata=_about(
+            "The cluster of the Slurm job; null: the service's own cluster."
+        ),
     )
     slurm_account: str | None = field(
         default=None,
         metadata=_about(
-            "The account of the Slurm job, as Slurm says if the service can ask it, else "
-            "as the client says."
+            "The account of the Slurm job, as Slurm reports if the service "
+            "can query Slurm, or otherwise as the client reports."
         ),
     )
     run: str | None = field(
@@ -126,7 +135,7 @@ class UsageRow(UsageSums):
     )
     step: str | None = field(
         default=None,
-        metadata=_about("The workflow's step, or the jobs' other purpose."),
+        metadata=_about("The step of the workflow, or another purpose of the jobs."),
     )
 
 

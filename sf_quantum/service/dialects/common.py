@@ -59,7 +59,7 @@ class Refusal(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    detail: str = Field(description="One sentence.")
+    detail: str = Field(description="The reason, in one sentence.")
     field: str | None = Field(default=None, description="The field that is wrong.")
 
 

@@ -45,27 +45,27 @@ class PhotonicExperiment(BaseModel):
     input_state: str = Field(
         max_length=1000,
         pattern=r"^\|[01](,[01])*>$",
-        description="The photons in each mode, one at most: `|1,0,1>`. Those of heralded "
-        "modes are among them.",
+        description="The number of photons in each mode, at most one, including "
+        "heralded modes: `|1,0,1>`.",
     )
     min_detected_photons: int | None = Field(
         default=None,
         ge=0,
         strict=True,
-        description="How many modes without a herald have to detect a photon; by default, "
-        "as many as there are photons.",
+        description="The number of modes without a herald that must detect a photon; "
+        "by default the number of photons.",
     )
     heralds: Annotated[dict[_Herald, Detected], BeforeValidator(_few)] = Field(
         default_factory=dict,
-        description="What some modes have to detect, by mode: a photon (1) or none (0). "
-        "The result has the other modes.",
+        description="The number of photons (0 or 1) that a mode must detect, by mode. "
+        "The result contains only the other modes.",
     )
     postselect: str | None = Field(
         default=None,
         max_length=200,
         pattern=r"^[0-9A-Za-z\[\](), &|^!=<>]*$",
-        description="A condition on the modes, those of heralds too, as text of Perceval's "
-        "`PostSelect`.",
+        description="A condition on all modes, including those with heralds, in the "
+        "notation of Perceval's `PostSelect`.",
     )
 
     @model_validator(mode="before")

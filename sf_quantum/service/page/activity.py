@@ -46,11 +46,12 @@ class ShownJob(Strict):
 
     id: str
     short_id: str = Field(
-        description="For people: the beginning of its id; warden's number of its jobs."
+        description="A short name for users: the beginning of the job's id, or the "
+        "number of a job of warden's API."
     )
     label: str | None = Field(
-        description="The user's name for it: the label of a problem of SAPI, or else the "
-        "purpose of the job or of its lease."
+        description="The user's name for the job: the label of a SAPI problem, or "
+        "otherwise the purpose of the job or of its lease."
     )
     user: str
     job_class: JobClass = Field(alias="class")
@@ -60,28 +61,32 @@ class ShownJob(Strict):
     state: State
     attempt: int
     note: str | None = Field(
-        description="Why it ended so, started again, or cannot start now."
+        description="Why the job ended in this state, was started again, or cannot "
+        "start now."
     )
     position: int | None = Field(
-        description="Jobs that run before it, the running one included; null once over."
+        description="Number of jobs that run before this job, including the running "
+        "job; null after the job has ended."
     )
     starts: float | None = Field(
-        description="When it is expected to start; null unless it is pending and may start."
+        description="Expected start of the job; null unless the job is pending and "
+        "may start."
     )
     ends: float | None = Field(
-        description="When it is expected to end; null unless it runs."
+        description="Expected end of the job; null unless the job is running."
     )
     submitted: float
     started: float | None
     ended: float | None
     seconds: float = Field(
-        description="On the device, of the attempt that ended the job."
+        description="Time on the device of the attempt with which the job ended."
     )
     lost_seconds: float = Field(
-        description="On the device, of its interrupted attempts."
+        description="Time on the device of the job's interrupted attempts."
     )
     cost: float | None = Field(
-        description="In the site's unit; null if the device had no price."
+        description="Cost of the job, in the site's unit; null if the device had no "
+        "price."
     )
 
 
@@ -103,19 +108,20 @@ class ShownLease(Strict):
     slurm_job_id: str | None
     opened: float
     ends: float | None = Field(
-        description="When it ends at the latest, or unless it is used; null: never."
+        description="Time at which the lease ends at the latest, or earlier unless it "
+        "is used; null: no limit."
     )
-    qpu_seconds: float = Field(description="Of its jobs that are over.")
+    qpu_seconds: float = Field(description="QPU time of the lease's ended jobs.")
 
 
 class LeasesShown(Strict):
     """The leases that are held."""
 
-    vqpus: int = Field(description="How many may be held at once.")
+    vqpus: int = Field(description="Number of leases that may be held at once.")
     held: int
     waiting: int = Field(description="Pending requests for a lease.")
     shown: list[ShownLease] = Field(
-        description="Those the caller may see, at most 100."
+        description="The leases that the caller may see, at most 100."
     )
 
 
@@ -123,7 +129,10 @@ class MaintenanceShown(Strict):
     """A maintenance window."""
 
     starts: float
-    ends: float | None = Field(description="Null: when the operator opens the QPU.")
+    ends: float | None = Field(
+        description="End of the window; null: the window lasts until the operator "
+        "opens the QPU."
+    )
     message: str
 
 
@@ -133,20 +142,26 @@ class DeviceShown(Strict):
     name: str
     technology: str
     qubits: int
-    out_of_service: int = Field(description="How many of these are out of service.")
+    out_of_service: int = Field(description="Number of qubits that are out of service.")
     status: str = Field(description="online, draining, closed or offline")
-    reason: str = Field(description="Why it is not online; empty if it is.")
+    reason: str = Field(
+        description="Why the device is not online; empty if it is online."
+    )
     trouble: str = Field(
-        description="What hinders it although it is online, if anything."
+        description="A problem that impairs the device although it is online; empty "
+        "if there is none."
     )
     closed_by: str | None = Field(
-        description="The operator who has drained or closed it; null if none has, and for "
-        "viewers who see counts only."
+        description="The operator who has drained or closed the QPU; null if there is "
+        "none, or if the viewer sees only counts."
     )
     in_maintenance: bool = Field(
-        description="Whether it is not online because of a maintenance window."
+        description="Whether the device is not online because of a maintenance "
+        "window."
     )
-    maintenance: MaintenanceShown | None = Field(description="The next, if any.")
+    maintenance: MaintenanceShown | None = Field(
+        description="The next maintenance window, if there is one."
+    )
     windows: list[MaintenanceShown] = Field(
         description="The present maintenance window and the next ones, at most 10."
     )
@@ -157,13 +172,18 @@ class Utilisation(Strict):
 
     until: float = Field(description="The beginning of the last minute.")
     minutes: list[float | None] = Field(
-        description="The busy part of each of the last 60 minutes, 0 to 1; the last one is "
-        "not over. Null while the service was not in operation, or was not set up yet."
+        description="The share of each of the last 60 minutes, 0 to 1, in which the "
+        "device was busy; the last minute has not ended yet. Null for "
+        "minutes in which the service did not run."
     )
     statuses: list[Operation | None] = Field(
-        description="Of the QPU, for most of each of these minutes; null if unknown."
+        description="Status of the QPU during most of each of these minutes; null if "
+        "unknown."
     )
-    mean: float = Field(description="Of the time in operation within these minutes.")
+    mean: float = Field(
+        description="The mean over the time within these minutes in which the service "
+        "ran."
+    )
 
 
 class CalibrationValue(Strict):
@@ -172,7 +192,7 @@ class CalibrationValue(Strict):
     name: str
     value: float
     history: list[float] = Field(
-        description="Its values at `times` of the calibration."
+        description="The values at the times in `times` of the calibration."
     )
 
 
@@ -182,10 +202,10 @@ class CalibrationShown(Strict):
     id: str
     made: float
     times: list[float] = Field(
-        description="Those of the values' histories; the last is now."
+        description="Times of the values in `history`; the last is now."
     )
     renewals: list[float] = Field(
-        description="When the calibration was renewed, within these times."
+        description="Times within this period at which the calibration was renewed."
     )
     values: list[CalibrationValue]
     alarms: list[str] = Field(
@@ -202,10 +222,11 @@ class ActivityAnswer(Strict):
     waiting: dict[JobClass, int]
     running: ShownJob | OtherJobs | None
     line: list[ShownJob | OtherJobs] = Field(
-        description="The pending jobs in the order they will run, then those that wait with "
-        "their lease for a vQPU; empty for viewers who see counts only."
+        description="The pending jobs in the order in which they will run, followed "
+        "by the jobs that wait with their lease for a vQPU; empty if the "
+        "viewer sees only counts."
     )
-    ended: list[ShownJob] = Field(description="The latest that are over, newest first.")
+    ended: list[ShownJob] = Field(description="The latest ended jobs, newest first.")
     leases: LeasesShown
     utilisation: Utilisation
     calibration: CalibrationShown | None

@@ -40,11 +40,11 @@ class OperationAnswer(Strict):
     name: str
     what: str
     parameters: list[ParameterAnswer] = Field(
-        description="Parameters that are left out stay as they are."
+        description="Parameters that are left out remain unchanged."
     )
     drained: bool = Field(description="Whether the QPU must be drained first.")
     now: dict[str, JsonValue] = Field(
-        description="The present values of the settings that it changes."
+        description="The present values of the settings that the operation changes."
     )
 
 
@@ -83,15 +83,19 @@ class AuditAnswer(Strict):
     parameters: dict[str, JsonValue]
     old: dict[str, JsonValue]
     new: dict[str, JsonValue]
-    outcome: str = Field(description="`done`, or why it was not done.")
+    outcome: str = Field(description="`done`, or why the action was not done.")
 
 
 class MaintenanceBody(Strict):
     """A period in which the QPU accepts no jobs; times are seconds since the epoch."""
 
-    starts: Moment | None = Field(description="Null cancels the window without an end.")
+    starts: Moment | None = Field(
+        description="Start of the window; null cancels the window that has no end."
+    )
     ends: Moment | None = Field(
-        default=None, description="Null: it lasts until the QPU is opened."
+        default=None,
+        description="End of the window; null: the window lasts until the QPU is "
+        "opened.",
     )
     message: str = Field(default="", max_length=1000)
 
@@ -101,7 +105,10 @@ class WindowAnswer(Strict):
 
     id: int
     starts: float
-    ends: float | None = Field(description="Null: it lasts until the QPU is opened.")
+    ends: float | None = Field(
+        description="End of the window; null: the window lasts until the QPU is "
+        "opened."
+    )
     message: str
 
 
@@ -167,7 +174,7 @@ def audited(
     limit: Annotated[int, Query(gt=0, le=1000)] = 100,
     before: Annotated[
         int | None,
-        Query(ge=0, le=2**62, description="Only entries with lower numbers."),
+        Query(ge=0, le=2**62, description="List only entries with lower numbers."),
     ] = None,
 ) -> list[AuditAnswer]:
     """List the latest entries, newest first; entries are never changed or removed."""
@@ -184,7 +191,10 @@ async def maintenance(queue: Queue, _: Who) -> list[WindowAnswer]:
 @router.post(
     "/device/maintenance",
     summary="Announce maintenance",
-    responses={403: ADMINS_ONLY, 409: refusal("It overlaps with another window.")},
+    responses={
+        403: ADMINS_ONLY,
+        409: refusal("The window overlaps with another window."),
+    },
 )
 async def announce(
     body: MaintenanceBody, queue: Queue, who: Admin

@@ -59,9 +59,12 @@ class DriftAnswer(Strict):
         description="The values that drift, until the calibration is renewed."
     )
     sums: dict[str, float] = Field(
-        description="The larger CUSUM of each value, in its standard deviations."
+        description="The larger of the two CUSUMs (cumulative sums) of each value, in "
+        "standard deviations of this value."
     )
-    threshold: float = Field(description="An alarm is raised for a sum above it.")
+    threshold: float = Field(
+        description="An alarm is raised if a sum exceeds this value."
+    )
 
 
 class BoundsAnswer(Strict):
@@ -73,41 +76,44 @@ class BoundsAnswer(Strict):
         "variable counts as 50 interactions."
     )
     evolution: int = Field(
-        description="Nanoseconds of a sequence, and 3 per radian by which it may turn a "
-        "state, times its amplitudes (2 or 3 to the power of its atoms) and 64."
+        description="Work to simulate a sequence: the sum of its nanoseconds and 3 "
+        "per radian by which it may turn a state, times the sum of 64 and "
+        "its amplitudes (2 or 3 to the power of its atoms)."
     )
     characters: int = Field(description="Characters of all circuits of a job.")
     statements: int = Field(description="Statements of all circuits of a job.")
     bits: int = Field(description="Bits of a circuit.")
     gates: int = Field(
-        description="Gates and measurements of a circuit, with each use of its own gates."
+        description="Gates and measurements of a circuit, including those in each use "
+        "of a gate that the circuit defines."
     )
     circuits: int = Field(description="Circuits of a job.")
     gate_shots: int = Field(
         description="Shots times gates and measurements of all circuits of a job."
     )
     bond_dimension: int = Field(
-        description="Of the matrix-product states by which circuits of many qubits, and "
-        "sequences of many atoms, are simulated; what is beyond it is cut off."
+        description="Bond dimension of the matrix-product states with which circuits "
+        "of many qubits, and sequences of many atoms, are simulated; "
+        "larger bonds are truncated."
     )
-    cpu_seconds: int = Field(description="CPU time of its computation.")
-    memory_gib: float = Field(description="Memory of its computation.")
+    cpu_seconds: int = Field(description="CPU time of the computation of a job.")
+    memory_gib: float = Field(description="Memory of the computation of a job, in GiB.")
 
 
 class LimitsAnswer(Strict):
     """Limits for each user; null: no limit."""
 
-    jobs: int | None = Field(description="Jobs that are not over.")
+    jobs: int | None = Field(description="Pending and running jobs.")
     run_seconds: float | None = Field(
         description="Expected time of a job from its start to its end."
     )
     leases: int = Field(description="Leases that are held or waited for.")
     body_mib: float = Field(description="The body of a submission, in MiB.")
     pending_mib: float | None = Field(
-        description="Payloads of jobs that are not over, in MiB."
+        description="Payloads of pending and running jobs, in MiB."
     )
     kept_mib: float | None = Field(
-        description="Payloads and results of jobs that are over, in MiB; beyond it, the "
+        description="Payloads and results of ended jobs, in MiB; above this size, the "
         "oldest of these jobs are deleted."
     )
 
@@ -115,11 +121,12 @@ class LimitsAnswer(Strict):
 class ReservationAnswer(Strict):
     """A reservation that leases may name; times are seconds since the epoch."""
 
-    name: str = Field(description="In the vendor's words.")
+    name: str = Field(description="The vendor's name for the reservation.")
     starts: float | None = Field(
-        description="Of the time that runs, or else of the next; null if none is booked."
+        description="Start of the reserved time that is current, or otherwise of the "
+        "next; null if none is booked."
     )
-    ends: float | None = Field(description="The end of this time.")
+    ends: float | None = Field(description="End of this reserved time.")
 
 
 class DeviceAnswer(Strict):
@@ -128,60 +135,77 @@ class DeviceAnswer(Strict):
     name: str
     technology: str
     status: str = Field(description="online, draining, closed or offline")
-    reason: str = Field(description="Why it is not online; empty if it is.")
-    trouble: str = Field(
-        description="What hinders the device although it is online, such as its vendor's "
-        "answers; empty if nothing does."
+    reason: str = Field(
+        description="Why the device is not online; empty if it is online."
     )
-    qubits: int = Field(description="The largest problem, in variables.")
+    trouble: str = Field(
+        description="A problem that impairs the device although it is online, such as "
+        "invalid answers of its vendor; empty if there is none."
+    )
+    qubits: int = Field(
+        description="Number of variables of the largest possible problem."
+    )
     out_of_service: list[int] = Field(description="Qubits that are out of service.")
     native_gates: list[str] = Field(
         description="The gates that circuits may have, on the couplers of the topology; "
         "empty if any gate may be on any qubits."
     )
-    shots: int | None = Field(description="The limit of one job; null for none.")
+    shots: int | None = Field(
+        description="Largest number of shots of a job; null: no limit."
+    )
     payloads: list[Kind] = Field(description="The payloads that a job may have.")
     reservations: list[ReservationAnswer] = Field(
-        description="What a lease may name as its reservation; empty if nothing."
+        description="The reservations that a lease may name."
     )
     vqpus: int = Field(description="How many leases may be held at once.")
     leases: int = Field(description="How many leases are held.")
     leases_waiting: int = Field(description="Pending requests for a lease.")
-    queue_length: int = Field(description="Pending jobs and the running one.")
+    queue_length: int = Field(description="Number of pending and running jobs.")
     policy: str = Field(description="The name of the scheduling policy.")
     job_class: JobClass = Field(
-        alias="class", description="The class that position and eta_seconds are for."
+        alias="class",
+        description="The class to which `position` and `eta_seconds` apply.",
     )
-    position: int = Field(description="Jobs that would run before one submitted now.")
+    position: int = Field(
+        description="Number of jobs that would run before a job that is submitted "
+        "now."
+    )
     eta_seconds: float | None = Field(
-        description="From now to its start, including maintenance; null while it is "
-        "unknown when the QPU opens or is online again."
+        description="Seconds until the expected start of such a job, including "
+        "maintenance; null while it is unknown when the QPU opens or is "
+        "online again."
     )
     job_qpu_seconds: float = Field(
-        description="Expected `qpu_seconds` of the job that is asked about, of one read "
-        "unless the request says more."
+        description="Expected `qpu_seconds` of a job with the requested numbers of "
+        "variables and reads, by default one read."
     )
     job_run_seconds: float = Field(
-        description="Expected time of this job from its start to its end, at the device's "
-        "time scale and with the service's own time."
+        description="Expected seconds from the start to the end of this job, with the "
+        "device's time scale and the service's own time."
     )
     cost_per_second: float | None = Field(
-        description="Per second of modelled QPU time, in the site's unit; null if free."
+        description="Price of a second of QPU time, in the site's unit; null if the "
+        "QPU has no price."
     )
     maintenance: float | None = Field(
         description="When the next maintenance window starts, seconds since the epoch."
     )
-    maintenance_seconds: float | None = Field(description="Seconds until then.")
+    maintenance_seconds: float | None = Field(
+        description="Seconds until the next maintenance window starts."
+    )
     calibration: CalibrationAnswer | None = Field(
-        description="Null if the device does not tell."
+        description="Null if the device does not report it."
     )
     calibration_age_seconds: float | None = Field(
-        description="Since the calibration; null if its time is unknown."
+        description="Seconds since the calibration; null if the time of the "
+        "calibration is unknown."
     )
     drift: DriftAnswer
-    timing: TimingAnswer | None = Field(description="Null if the device does not tell.")
+    timing: TimingAnswer | None = Field(
+        description="Null if the device does not report it."
+    )
     bounds: BoundsAnswer | None = Field(
-        description="Null if the service computes nothing itself."
+        description="Null if the service does not compute jobs itself."
     )
     limits: LimitsAnswer
 
@@ -189,8 +213,12 @@ class DeviceAnswer(Strict):
 class TopologyAnswer(Strict):
     """The working graph of the device, without qubits that are out of service."""
 
-    kind: str = Field(description="pegasus, zephyr or square, for example.")
-    shape: list[int] = Field(description="Its parameters, in the vendor's notation.")
+    kind: str = Field(
+        description="Kind of the graph, such as pegasus, zephyr or square."
+    )
+    shape: list[int] = Field(
+        description="Parameters of the graph, in the vendor's notation."
+    )
     labels: int = Field(
         description="Upper bound of the qubit numbers, some of which are unused."
     )
@@ -203,7 +231,11 @@ class DeviceChange(Strict):
     """Settings that an admin may change until the next start of the service."""
 
     vqpus: int = Field(
-        ge=1, le=10_000, strict=True, description="Leases that are held stay held."
+        ge=1,
+        le=10_000,
+        strict=True,
+        description="Number of leases that may be held at once. Leases that are "
+        "already held do not end.",
     )
 
 
@@ -261,9 +293,14 @@ async def device(
         ),
     ] = None,
     variables: Annotated[
-        int | None, Query(ge=1, le=MAX_ASKED, description="Variables of its problem.")
+        int | None,
+        Query(
+            ge=1, le=MAX_ASKED, description="Number of variables of this job's problem."
+        ),
     ] = None,
-    reads: Annotated[int, Query(ge=1, le=MAX_ASKED, description="Its reads.")] = 1,
+    reads: Annotated[
+        int, Query(ge=1, le=MAX_ASKED, description="Number of reads of this job.")
+    ] = 1,
 ) -> DeviceAnswer:
     """Show name, technology, size, leases, queue, calibration and time scale.
 
@@ -276,7 +313,7 @@ async def device(
     "/device/topology",
     summary="Show the device's graph",
     response_model=TopologyAnswer,
-    responses={404: refusal("The device tells no graph.")},
+    responses={404: refusal("The device does not report a graph.")},
 )
 def topology(queue: Queue, _: Who) -> Response:
     """List the couplers of an annealer or of a gate-based device, up to some 40,000."""

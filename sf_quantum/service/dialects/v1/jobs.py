@@ -63,10 +63,10 @@ class JobAnswer(Strict):
 
     id: str
     user: str
-    lease: str = Field(description="The lease that has asked for it last.")
+    lease: str = Field(description="The lease of the latest submission of this job.")
     charged_lease: str | None = Field(
-        description="The lease that its use is charged to, if another has asked for it "
-        "since it ended; else null."
+        description="The lease to which the job is charged, if the job was submitted "
+        "again under another lease after it had ended; otherwise null."
     )
     job_class: JobClass = Field(alias="class")
     kind: Kind
@@ -77,51 +77,55 @@ class JobAnswer(Strict):
         description="2 or more after a pre-emption, or a restart of the service."
     )
     note: str | None = Field(
-        description="Why it failed, was cancelled, started again, or cannot start now."
+        description="Why the job failed, was cancelled, was started again, or cannot "
+        "start now."
     )
     position: int | None = Field(
-        description="Jobs that run before it, the running one included; null once over."
+        description="Number of jobs that run before this job, including the running "
+        "job; null after the job has ended."
     )
     eta_seconds: float | None = Field(
-        description="From now to its start, including maintenance; null once over, or "
-        "while it is unknown when the QPU opens or is online again."
+        description="Seconds until the expected start of the job, including "
+        "maintenance; null after the job has ended, or while it is "
+        "unknown when the QPU opens or is online again."
     )
     expected_seconds: float | None = Field(
-        description="Expected `qpu_seconds`; null once over."
+        description="Expected `qpu_seconds`; null after the job has ended."
     )
     expected_run_seconds: float | None = Field(
-        description="Expected time from its start to its end, at the device's time scale "
-        "and with the service's own time; null once over."
+        description="Expected seconds from the job's start to its end, with the "
+        "device's time scale and the service's own time; null after the "
+        "job has ended."
     )
     submitted: float
     started: float | None
     ended: float | None
     queued_seconds: float | None = Field(
-        description="From its submission to its last start; not the difference of these, "
-        "if the clock was set between them."
+        description="Seconds from the submission to the last start, correct even if "
+        "the clock was set in between."
     )
     qpu_seconds: float = Field(
-        description="Time on hardware, as billed or modelled, of the attempt that ended it."
+        description="QPU time, as billed or modelled, of the attempt with which the "
+        "job ended."
     )
-    seconds: float = Field(
-        description="Actual time on the device, of the same attempt."
-    )
+    seconds: float = Field(description="Actual time of this attempt on the device.")
     lost_qpu_seconds: float = Field(
-        description="As `qpu_seconds`, of its interrupted attempts, which are not charged."
+        description="QPU time of the job's interrupted attempts, which are not "
+        "charged."
     )
     cost: float | None = Field(
-        description="Of `qpu_seconds`, in the site's unit, at the price when it ended; "
-        "null if the device had none."
+        description="Cost of `qpu_seconds`, in the site's unit, with the price at the "
+        "job's end; null if the device had no price."
     )
     calibration: CalibrationAnswer | None = Field(
-        description="The calibration it ran under; null unless it ran."
+        description="The device's calibration when the job ran; null if the job has "
+        "not run."
     )
     repeatable: bool = Field(
-        description="Whether it may run twice; see its submission."
+        description="Whether the job may run twice; see `JobBody`."
     )
     device_job: str | None = Field(
-        description="Its id at the device's vendor, of the last attempt; null where there "
-        "is none."
+        description="The vendor's id of the last attempt; null if there is none."
     )
 
 
@@ -130,14 +134,15 @@ class SubmittedAnswer(JobAnswer):
 
     result: dict[str, JsonValue] | None = Field(
         default=None,
-        description="As `GET /v1/jobs/{id}/result`, of a job that was completed within "
-        "`wait`, if it has at most 65,536 characters; else null.",
+        description="The result, as from `GET /v1/jobs/{id}/result`, if the job "
+        "completed within `wait` and the result has at most 65,536 "
+        "characters; otherwise null.",
     )
 
 
 Wait: TypeAlias = Annotated[
     float,
-    Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait at most."),
+    Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Longest wait, in seconds."),
 ]
 _WAIT: TypeAdapter[float] = TypeAdapter(
     Annotated[float, Field(ge=0, le=LONGEST_WAIT_SECONDS, allow_inf_nan=False)]
@@ -197,14 +202,20 @@ async def jobs(
     who: Who,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     before: Annotated[
-        str | None, Query(description="A job's id: list those submitted before it.")
+        str | None,
+        Query(
+            description="The id of a job: list only jobs that were submitted before this "
+            "job."
+        ),
     ] = None,
-    live: Annotated[bool, Query(description="Only jobs that are not over.")] = False,
+    live: Annotated[
+        bool, Query(description="List only jobs that have not ended.")
+    ] = False,
     key: Annotated[
         str | None,
         Query(
-            description="Only the caller's own job with this idempotency key, under "
-            "any lease; an empty list if there is none."
+            description="List only the caller's own job with this idempotency key, under "
+            "any lease; the list is empty if there is no such job."
         ),
     ] = None,
     x_sfq_lease: LeaseId = None,
@@ -253,10 +264,11 @@ async def job(
     responses={
         200: {
             "description": "For a problem, a dimod SampleSet, `to_serializable()`; for a "
-            "list of them, `sample_sets`, one of them for each, with `info` of its own; for "
-            "a sequence or a circuit, `counter`, the count of each bit string; for several "
-            "circuits, `counters`, one of them for each circuit; for photons, `counter`, the "
-            "count of each Fock state.",
+            "list of problems, `sample_sets`, a list of one SampleSet for "
+            "each problem, each with its own `info`; for a sequence or a "
+            "circuit, `counter`, the count of each bit string; for several "
+            "circuits, `counters`, a list of one counter for each circuit; "
+            "for photons, `counter`, the count of each Fock state.",
             "content": {"application/json": {}},
         },
         404: _NO_JOB,
@@ -275,14 +287,16 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
     response_class=Response,
     responses={
         200: {
-            "description": "A line of JSON for each circuit, `circuit`, its number from 0, "
-            "and `counter`; at most 1,000,000 characters of these, or one. The last line "
-            "has `next`, the number of the circuit to go on with, `state` of the job, and "
-            "`over`, whether there is no more.",
+            "description": "A line of JSON for each circuit, with `circuit`, the number of "
+            "the circuit from 0, and `counter`. An answer has at least one "
+            "such line, and otherwise at most 1,000,000 characters of them. "
+            "The last line contains `next`, the number of the next circuit to "
+            "request, `state`, the job's state, and `over`, whether all "
+            "counters have been returned.",
             "content": {"application/x-ndjson": {}},
         },
         404: _NO_JOB,
-        409: refusal("The job is not of circuits."),
+        409: refusal("The job does not contain circuits."),
     },
 )
 async def counters(
@@ -308,14 +322,16 @@ async def counters(
     response_class=Response,
     responses={
         200: {
-            "description": "A line of JSON for each BQM, `problem`, its number from 0, and "
-            "`sample_set`; at most 1,000,000 characters of these, or one. The last line has "
-            "`next`, the number of the BQM to go on with, `state` of the job, and `over`, "
-            "whether there is no more.",
+            "description": "A line of JSON for each BQM, with `problem`, the number of the "
+            "BQM from 0, and `sample_set`. An answer has at least one such "
+            "line, and otherwise at most 1,000,000 characters of them. The "
+            "last line contains `next`, the number of the next BQM to "
+            "request, `state`, the job's state, and `over`, whether all "
+            "sample sets have been returned.",
             "content": {"application/x-ndjson": {}},
         },
         404: _NO_JOB,
-        409: refusal("The job is not of BQMs."),
+        409: refusal("The job does not contain BQMs."),
     },
 )
 async def sample_sets(

@@ -44,33 +44,38 @@ class LeaseBody(Strict):
     job_class: UserClass | None = Field(
         default=None,
         alias="class",
-        description="The highest class to use; the answer has the one granted.",
+        description="The highest requested class; the answer contains the granted "
+        "class.",
     )
     wait: Seconds = Field(
         default=0.0, description="Seconds to wait while all vQPUs are leased."
     )
     latest_start: Moment | None = Field(
         default=None,
-        description="Seconds since the epoch: the lease is granted by then, or refused "
-        "with 409 and this field, at once if the QPU is in maintenance for longer.",
+        description="Seconds since the epoch. If the lease is not granted by this "
+        "time, the request is rejected with 409 and the name of this "
+        "field; immediately, if the QPU is in maintenance for longer.",
     )
     priority: Priority = Field(
         default=0,
-        description="Rank among the requests of the class that wait: the highest is first. "
-        "Above 0, only what `classes.priorities` of the configuration allows.",
+        description="Rank among the waiting requests of the class; the highest is "
+        "first. `classes.priorities` of the configuration limits it.",
     )
     reservation: Name | None = Field(
         default=None,
-        description="One of the device's `reservations`, within whose time the lease is "
-        "granted, and ends; refused with 422 if it has none so called, or none is booked.",
+        description="The name of one of the device's `reservations`. The lease is "
+        "granted within the reserved time, and ends with it. The request "
+        "is rejected with 422 if there is no reservation of this name, or "
+        "none is booked.",
     )
     key: Name | None = Field(
         default=None,
-        description="A request with the same key gets the same lease while it is held, "
-        "and keeps its position among the pending requests.",
+        description="A repeated request with the same key keeps its position among "
+        "the waiting requests, and returns the same lease while the lease "
+        "is held.",
     )
     slurm_job_id: Name | None = Field(
-        default=None, description="The lease ends when this Slurm job is gone."
+        default=None, description="The lease ends when this Slurm job has ended."
     )
     slurm_cluster: Name | None = Field(
         default=None,
@@ -86,39 +91,43 @@ class LeaseBody(Strict):
     )
     pattern: Pattern | None = Field(
         default=None,
-        description="Whether most time is spent on the QPU (qc-heavy) or beside it "
+        description="Whether most time is spent on the QPU (qc-heavy) or off the QPU "
         "(cc-heavy).",
     )
     max_qpu_seconds: Budget | None = Field(
         default=None,
-        description="A job is refused that would take more than what is left of it. If "
-        "jobs turn out longer than expected, the lease ends when it is spent.",
+        description="Bound on the total QPU time of the lease's jobs. A job that "
+        "would take more than the remaining time is rejected. If jobs "
+        "take longer than expected, the lease ends when the time is used "
+        "up.",
     )
     max_shots: Count | None = Field(
         default=None,
-        description="A job with more shots for one of its circuits or "
-        "problems is refused.",
+        description="Bound on the shots of each circuit or problem; a job with more "
+        "is rejected.",
     )
     max_qubits: Count | None = Field(
         default=None,
-        description="A job with more qubits, variables, atoms or modes is refused.",
+        description="Bound on the qubits, variables, atoms or modes of a job; a job "
+        "with more is rejected.",
     )
     project: Name | None = Field(
         default=None,
-        description="The project to charge, by default the user's first one.",
+        description="The project to charge, by default the user's first project.",
     )
     account: Name | None = Field(
         default=None,
-        description="The Slurm account, used as the project if the user belongs to it. "
-        "If the service can ask Slurm about the job, it is the job's account there.",
+        description="The Slurm account, which becomes the project if the user may use "
+        "a project of this name. If the service can query Slurm for the "
+        "job, it uses the account that Slurm reports.",
     )
     tenths: int | None = Field(
         default=None,
         ge=1,
         le=10,
         strict=True,
-        description="The share that the batch system granted as licences or gres; only "
-        "root and admins may set it.",
+        description="The share of the QPU, in tenths, that the batch system granted "
+        "as licences or gres; only root and admins may set it.",
     )
     user: Name | None = Field(
         default=None,
@@ -130,12 +139,14 @@ class HonouredAnswer(Strict):
     """The scheduling that the lease's request specified, and that the service applied."""
 
     latest_start: float | None = Field(
-        description="It was granted by then, or ends if it still waits then."
+        description="The time by which the lease was granted, or at which it ends if "
+        "it still waits."
     )
-    priority: int = Field(description="Its rank while it waited.")
+    priority: int = Field(description="The rank of the request while it waited.")
     reservation: str | None = Field(
-        description="It was granted within its time, as its jobs are submitted to the "
-        "vendor, and ends with it."
+        description="The reservation. The lease was granted within the reserved time "
+        "and ends with it, and its jobs are submitted to the vendor under "
+        "this reservation."
     )
 
 
@@ -154,36 +165,46 @@ class LeaseAnswer(Strict):
     partition: str | None
     expected_seconds: float | None
     pattern: Pattern | None
-    max_qpu_seconds: float | None = Field(description="What its jobs may take.")
-    max_shots: int | None = Field(description="Of each circuit or problem of a job.")
-    max_qubits: int | None = Field(description="Of each job.")
-    project: str | None = Field(
-        description="The project that is charged, if it is not the user."
+    max_qpu_seconds: float | None = Field(
+        description="Bound on the total QPU time of the lease's jobs."
     )
-    tenths: int | None = Field(description="The share that the batch system granted.")
+    max_shots: int | None = Field(
+        description="Bound on the shots of each circuit or problem of a job."
+    )
+    max_qubits: int | None = Field(description="Bound on the qubits of each job.")
+    project: str | None = Field(
+        description="The project that is charged; null: the user is charged."
+    )
+    tenths: int | None = Field(
+        description="The share of the QPU that the batch system granted, in tenths."
+    )
     slurm_cluster: str | None = Field(description="The cluster of the Slurm job.")
     slurm_account: str | None = Field(description="The account of the Slurm job.")
     honoured: HonouredAnswer
     held: bool
     waiting: bool = Field(
-        description="Whether it waits for a vQPU, and the problems of SAPI that were "
-        "submitted under it wait with it."
+        description="Whether the lease waits for a vQPU. Jobs that were submitted "
+        "under the lease, over SAPI or IQM's API, then wait with it."
     )
     opened: float
-    expires: float | None = Field(description="When it ends at the latest.")
+    expires: float | None = Field(
+        description="Time at which the lease ends at the latest."
+    )
     seconds_left: float | None = Field(
-        description="Seconds until it ends at the latest, for clients whose clock may be "
-        "wrong."
+        description="Seconds until the lease ends at the latest, for clients whose "
+        "clock may be wrong."
     )
     idle_expires: float | None = Field(
-        description="When it ends unless it is renewed or used."
+        description="Time at which the lease ends unless it is renewed or used."
     )
     idle_seconds_left: float | None = Field(
-        description="Seconds until it ends unless it is renewed or used."
+        description="Seconds until the lease ends unless it is renewed or used."
     )
     closed: float | None
-    reason: str | None = Field(description="Why it ended.")
-    jobs: list[JobAnswer] = Field(description="The latest 1000, oldest first.")
+    reason: str | None = Field(description="Why the lease has ended.")
+    jobs: list[JobAnswer] = Field(
+        description="The latest 1000 jobs of the lease, oldest first."
+    )
 
 
 _LEASES = TypeAdapter(list[LeaseAnswer])
@@ -194,8 +215,11 @@ _LEASES = TypeAdapter(list[LeaseAnswer])
     status_code=201,
     summary="Acquire a lease",
     responses={
-        403: refusal("The caller may not."),
-        409: refusal("All leases are held, or a latest start cannot be kept."),
+        403: refusal("The caller may not acquire this lease."),
+        409: refusal(
+            "All vQPUs are leased, or the lease cannot be granted by its "
+            "`latest_start`."
+        ),
     },
 )
 async def acquire(
@@ -219,7 +243,8 @@ async def leases(
     closed: Annotated[
         bool,
         Query(
-            description="The latest 1000 leases, including those that wait or have ended."
+            description="List the latest 1000 leases, including leases that wait or have "
+            "ended."
         ),
     ] = False,
     waiting: Annotated[
@@ -254,7 +279,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
 @router.post(
     "/{lease_id}/renew",
     summary="Renew a lease",
-    responses={403: refusal("It has ended."), 404: refusal("No such lease.")},
+    responses={403: refusal("The lease has ended."), 404: refusal("No such lease.")},
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Renew a lease, so the idle limit does not end it; `expires` does not change."""
@@ -266,7 +291,7 @@ async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     summary="Release a lease and cancel its jobs",
     response_model=LeaseAnswer,
     responses={
-        403: refusal("Only an admin may have a place kept."),
+        403: refusal("Only an admin may use `keep_place`."),
         404: _NO_LEASE,
     },
 )
@@ -277,8 +302,8 @@ async def release(
     keep_place: Annotated[
         bool,
         Query(
-            description="Whether a request with the lease's key, within a minute, is "
-            "ahead of those that came after the lease's own request; for admins."
+            description="Whether a request with the lease's key keeps the queue position "
+            "of the lease's request, for one minute; only for admins."
         ),
     ] = False,
 ) -> Response:

@@ -70,10 +70,14 @@ class Parameters(Strict):
         ge=0,
         lt=SEEDS,
         strict=True,
-        description="By default drawn by the device.",
+        description="By default, the device draws a seed.",
     )
     num_sweeps: int = Field(
-        default=SWEEPS, ge=1, le=1_000_000, strict=True, description="Problems only."
+        default=SWEEPS,
+        ge=1,
+        le=1_000_000,
+        strict=True,
+        description="Sweeps of each read; only for problems.",
     )
 
 
@@ -89,7 +93,7 @@ class CircuitProgram(Strict):
             ]
         ],
         Field(fail_fast=True),
-    ] = Field(min_length=1, description="Of the parameters, by name.")
+    ] = Field(min_length=1, description="Sets of values of the parameters, by name.")
 
 
 class JobBody(Strict):
@@ -97,9 +101,11 @@ class JobBody(Strict):
 
     problem: dict[str, JsonValue] | list[dict[str, JsonValue]] | None = Field(
         default=None,
-        description="A dimod BQM, `to_serializable()`, or a list of 1 to 1000 of them, each "
-        "of which has all reads; a list has at most 4,194,304 characters. For an annealer of "
-        "D-Wave, `info.solver_parameters` of a BQM has parameters of its solver.",
+        description="A dimod BQM, `to_serializable()`, or a list of 1 to 1000 BQMs, "
+        "each of which is sampled with all reads; a list has at most "
+        "4,194,304 characters. For an annealer of D-Wave, "
+        "`info.solver_parameters` of a BQM contains parameters of "
+        "D-Wave's solver.",
     )
     sequence: str | None = Field(
         default=None, description="Pulser abstract representation."
@@ -108,33 +114,36 @@ class JobBody(Strict):
         str | Annotated[list[str], Field(fail_fast=True)] | CircuitProgram | None
     ) = Field(
         default=None,
-        description="OpenQASM 3 or 2, a list of such texts, or a program with values of "
-        "its parameters. Each circuit has all shots.",
+        description="OpenQASM 3 or 2, a list of such texts, or a program with values "
+        "of its parameters. Each circuit is run with all shots.",
     )
     photonic: PhotonicExperiment | None = Field(
         default=None, description="Photons in a circuit of linear optics."
     )
     parameters: Parameters = Field(default_factory=Parameters)
     idempotency_key: Name = Field(
-        description="A user's second submission with the same key is the same job."
+        description="If the same user submits again with the same key, the answer is "
+        "the existing job."
     )
     purpose: str | None = Field(
         default=None,
         max_length=1000,
-        description="As `job` of a lease; by default that of the job's lease.",
+        description="The purpose of the job, as in `job` of a lease; by default the "
+        "purpose of the lease.",
     )
     calibrated_within: Seconds | None = Field(
         default=None,
-        description="Refuse the job unless the device has no drift alarm and its "
-        "calibration is at most so many seconds old.",
+        description="Reject the job if the device has a drift alarm, or if the "
+        "device's calibration is older than this number of seconds.",
     )
 
     repeatable: bool | None = Field(
         default=None,
         strict=True,
-        description="Whether it may run twice, where it cannot be found out whether it has "
-        "run: after a crash, on a device that cannot be asked. If not, such a job fails. By "
-        "default, the service's configuration decides (`repeatable_users`).",
+        description="Whether the job may run twice, if it is unknown whether it has "
+        "already run, for example after a crash, on a device that cannot "
+        "report this. If false, the job then fails. By default, the "
+        "service's configuration decides (`repeatable_users`).",
     )
 
     @field_validator("problem", mode="before")
@@ -199,9 +208,11 @@ class CalibrationAnswer(Strict):
     """A calibration of the device."""
 
     id: str
-    time: str | None = Field(default=None, description="When it was made, if known.")
+    time: str | None = Field(
+        default=None, description="Time of the calibration, if known."
+    )
     values: dict[str, float] = Field(
         default_factory=dict,
-        description="What the device measured last, by name: errors as ratios, "
-        "losses in dB.",
+        description="The latest measured values of the device, by name: errors as "
+        "ratios, losses in dB.",
     )

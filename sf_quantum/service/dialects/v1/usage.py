@@ -49,7 +49,7 @@ class UsageAnswer(Strict):
     )
     count: int = Field(description="The number of rows; `rows` is a page of them.")
     rows: list[UsageRow]
-    total: UsageSums = Field(description="Over all rows, including other pages.")
+    total: UsageSums = Field(description="The sums of all rows, including other pages.")
 
 
 class UsageQuery(Strict):
@@ -59,8 +59,8 @@ class UsageQuery(Strict):
     )
     until: datetime | None = Field(
         default=None,
-        description="By default now, or after the last end, if the system's clock was set "
-        "back since.",
+        description="By default now, or the time after the last end of a job if the "
+        "system's clock was then set back.",
     )
     format: Literal["json", "csv"] = "json"
     limit: int = Field(default=1000, gt=0, le=10_000)

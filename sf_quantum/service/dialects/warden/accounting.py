@@ -30,7 +30,7 @@ router = APIRouter(
     tags=["warden"],
     responses={
         401: refusal("No credential, or an invalid one."),
-        403: refusal("For admins."),
+        403: refusal("Only admins may do this."),
         422: refusal("A parameter is wrong."),
     },
 )

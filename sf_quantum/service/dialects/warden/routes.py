@@ -139,7 +139,9 @@ class WardenJob(BaseModel):
     user_id: UserId
     created_at: Time = Field(validation_alias="submitted")
     status: StatusOf
-    results: str | None = Field(description='JSON text; a sequence\'s has "counter".')
+    results: str | None = Field(
+        description='JSON text; for a sequence, the text contains "counter".'
+    )
 
 
 class Logs(BaseModel):
@@ -214,8 +216,8 @@ router = APIRouter(
     responses={
         401: refusal("No credential, or an invalid one."),
         403: refusal("The caller or the session lacks the permission."),
-        404: refusal("It does not exist, or belongs to another user."),
-        409: refusal("Not possible now."),
+        404: refusal("The object does not exist, or belongs to another user."),
+        409: refusal("The request is not possible now."),
         422: refusal("A field is wrong."),
         429: refusal("Too many jobs or requests."),
         503: refusal("The QPU is closed."),
