@@ -36,21 +36,15 @@ class FileProblem:
     right: str
     remark: bool = False
 
-    def to_json(self) -> dict[str, JSON]:
-        """Return the printed line, and its parts."""
-        return {
-            "text": str(self),
-            "file": self.file,
-            "line": self.line,
-            "key": dotted(self.where),
-            "what": self.what,
-            "right": self.right,
-        }
+    @property
+    def key(self) -> str:
+        """The location as text, such as ``workflows.main.bindings[0].step``."""
+        return dotted(self.where)
 
     def __str__(self) -> str:
         file = self.file if self.line is None else f"{self.file}:{self.line}"
         kind = "remark" if self.remark else ""
-        parts = [file, kind, dotted(self.where), f"{self.what}; {self.right}"]
+        parts = [file, kind, self.key, f"{self.what}; {self.right}"]
         return " ".join(": ".join(part for part in parts if part).split())
 
 

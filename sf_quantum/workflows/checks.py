@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Required, TypedDict, cast
 
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, mapping
@@ -15,10 +16,22 @@ from sf_quantum.text import plural
 from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
+    from sf_quantum.checking.document import FileProblem
     from sf_quantum.checking.tools.command_lines import Commands
 
 # Makers of parsers. They are plug-ins, since the command imports this room.
 _commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
+
+
+class Finding(TypedDict, total=False):
+    """A problem or remark."""
+
+    text: Required[str]
+    file: Required[str]
+    line: Required[int | None]
+    key: str
+    what: str
+    right: str
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,8 @@ class CheckResult:
 
     file: str
     kind: str
-    problems: list[dict[str, JSON]]
-    remarks: list[dict[str, JSON]] = field(default_factory=list)
+    problems: list[Finding]
+    remarks: list[Finding] = field(default_factory=list)
     silent: dict[str, str] = field(default_factory=dict)
     contents: list[str] = field(default_factory=list)
 
@@ -50,7 +63,7 @@ class CheckResult:
 
     def lines(self) -> list[str]:
         """One line for each finding, and one if there is no problem."""
-        lines = [str(finding["text"]) for finding in (*self.problems, *self.remarks)]
+        lines = [finding["text"] for finding in (*self.problems, *self.remarks)]
         if self.ok:
             lines.append(f"{self.file}: OK ({', '.join(self.contents)})")
         return lines
@@ -58,16 +71,16 @@ class CheckResult:
     def warnings(self) -> list[str]:
         """One line for each remark, and for each QPU and Slurm that could not be queried."""
         silent = [f"{name} {why}" for name, why in self.silent.items()]
-        return [*(str(remark["text"]) for remark in self.remarks), *silent]
+        return [*(remark["text"] for remark in self.remarks), *silent]
 
-    def to_json(self) -> dict[str, JSON]:
+    def to_json(self) -> JSON:
         """The findings, as ``sfq check --json`` prints them."""
         return {
             "file": self.file,
             "kind": self.kind,
             "ok": self.ok,
-            "problems": [*self.problems],
-            "remarks": [*self.remarks],
+            "problems": cast("list[JSON]", [*self.problems]),
+            "remarks": cast("list[JSON]", [*self.remarks]),
             "silent": {**self.silent},
         }
 
@@ -99,16 +112,14 @@ def refuse_problems(result: CheckResult) -> CheckResult:
     from sf_quantum.validation import ValidationErrors
 
     if not result.ok:
-        raise ValidationErrors([str(problem["text"]) for problem in result.problems])
+        raise ValidationErrors([problem["text"] for problem in result.problems])
     return result
 
 
 def _check(file: str) -> CheckResult:
     if (other := _other_findings(Path(file))) is not None:
         kind, lines = other
-        problems: list[dict[str, JSON]] = [
-            {"text": line, "file": file, "line": None} for line in lines
-        ]
+        problems = [Finding(text=line, file=file, line=None) for line in lines]
         return CheckResult(file, kind, problems, contents=[kind])
     # StreamFlow takes most of a second to import, too long for --help
     from sf_quantum.checking import check_file
@@ -117,14 +128,25 @@ def _check(file: str) -> CheckResult:
     return CheckResult(
         file,
         "workflow",
-        [problem.to_json() for problem in findings.problems],
-        [remark.to_json() for remark in findings.remarks],
+        [*map(_finding, findings.problems)],
+        [*map(_finding, findings.remarks)],
         findings.silent,
         [
             plural(findings.workflows, "workflow"),
             plural(findings.deployments, "deployment"),
         ],
     )
+
+
+def _finding(problem: FileProblem) -> Finding:
+    return {
+        "text": str(problem),
+        "file": problem.file,
+        "line": problem.line,
+        "key": problem.key,
+        "what": problem.what,
+        "right": problem.right,
+    }
 
 
 def _other_findings(path: Path) -> tuple[str, list[str]] | None:
@@ -158,7 +180,7 @@ def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     return kind, []
 
 
-def _kind(content: dict[str, JSON]) -> str:
+def _kind(content: Mapping[str, JSON]) -> str:
     from sf_quantum.validation import STREAMFLOW, likeliest
 
     if content.keys() >= STREAMFLOW:

@@ -24,6 +24,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sf_quantum import structs
 from sf_quantum.files import JSON
 from sf_quantum.reporting.outputs import written_earlier
 from sf_quantum.workflows.checks import CheckResult, check, refuse_problems
@@ -33,6 +34,20 @@ END_SECONDS = 10.0
 # The descriptors of an order come with its first byte.
 _FIRST_BYTES, _MOST_LOCKS = 4096, 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+@dataclass(frozen=True)
+class _CheckOrder:
+    check: str
+
+
+@dataclass(frozen=True)
+class _RunOrder:
+    """See :meth:`Driver.begin`."""
+
+    arguments: list[str]
+    environment: dict[str, str]
+    log: str
 
 
 @dataclass(frozen=True)
@@ -52,7 +67,7 @@ class Driver:
         """
         answer = b""
         with suppress(ConnectionError), self.orders.makefile("rb") as answers:
-            self.orders.sendall(_line({"check": str(file)}))
+            self.orders.sendall(_line(asdict(_CheckOrder(str(file)))))
             answer = answers.readline()
         if not answer:
             raise RuntimeError(f"{file}: the process that checks it has ended")
@@ -74,12 +89,7 @@ class Driver:
         :param log: file for the output of StreamFlow
         :param locks: descriptors that the driver keeps open until it ends
         """
-        order: JSON = {
-            "arguments": [*arguments],
-            "environment": {**environment},
-            "log": str(log),
-        }
-        line = _line(order)
+        line = _line(asdict(_RunOrder([*arguments], {**environment}, str(log))))
         # If the process has ended, its exit code shows that.
         with self.orders, suppress(ConnectionError):
             sent = socket.send_fds(self.orders, [line], locks)
@@ -124,22 +134,22 @@ def main() -> int:
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), sys.stdin.fileno())
         order = _received(orders)
-        if "check" in order:
-            orders.sendall(_line(_checked(order["check"])))
+        if isinstance(order, _CheckOrder):
+            orders.sendall(_line(_checked(order.check)))
             with suppress(Exception):  # it fails again below, with a log
                 command.load()
             order = _received(orders)
-    if not order:
+    if not isinstance(order, _RunOrder):
         return 0
-    with open(order["log"], "wb") as log:
+    with open(order.log, "wb") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
         os.dup2(log.fileno(), sys.stderr.fileno())
-    _protect(Path(order["log"]))
+    _protect(Path(order.log))
     load_tools_once()
     gc.freeze()
     gc.enable()
-    os.environ.update(order["environment"])
-    sys.argv = ["streamflow", *order["arguments"]]
+    os.environ.update(order.environment)
+    sys.argv = ["streamflow", *order.arguments]
     return int(command.load()())
 
 
@@ -151,8 +161,8 @@ def _checked(file: str) -> JSON:
         return traceback.format_exc()
 
 
-def _received(orders: socket.socket) -> Any:
-    """Return the next order; empty if there is none.
+def _received(orders: socket.socket) -> _CheckOrder | _RunOrder | None:
+    """Return the next order; ``None`` if there is none.
 
     The order's locks stay open in this process, but not in processes that it starts.
     """
@@ -161,9 +171,14 @@ def _received(orders: socket.socket) -> Any:
     )
     while line and not line.endswith(b"\n"):
         if not (more := orders.recv(_FIRST_BYTES)):
-            return {}
+            return None
         line += more
-    return json.loads(line) if line else {}
+    if not line:
+        return None
+    content = json.loads(line)
+    if "check" in content:
+        return structs.read(_CheckOrder, content)
+    return structs.read(_RunOrder, content)
 
 
 def _line(content: JSON) -> bytes:
