@@ -97,7 +97,7 @@ def _fields(kind: type[DataclassInstance]) -> list[_Field]:
         _Field(
             field.name,
             field.name.removesuffix("_"),
-            _reader(hints[field.name]),
+            reader(hints[field.name]),
             required := field.default is field.default_factory is MISSING,
             required and types.NoneType in get_args(_bare(hints[field.name])),
         )
@@ -109,21 +109,21 @@ def _bare(hint: type) -> type:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
-def _reader(hint: type) -> Reader:
-    """Return the function that reads a value which is not ``null``."""
+def reader(hint: type) -> Reader:
+    """Return the function that reads a value which is not ``null`` as a type of a field."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        reader: Reader = inner[1]
-        return reader
+        read_value: Reader = inner[1]
+        return read_value
     if origin is Literal:
         return partial(_word, inner)
     if origin in (Union, types.UnionType):
         (other,) = [one for one in inner if one is not types.NoneType]
-        return _reader(other)
+        return reader(other)
     if origin in (list, tuple, frozenset):
-        return partial(_list, origin, _reader(inner[0]))
-    if origin is dict:
-        return partial(_dict, _reader(inner[1]))
+        return partial(_list, origin, reader(inner[0]))
+    if origin in (dict, Mapping):
+        return partial(_dict, reader(inner[1]))
     if is_dataclass(hint):
         return partial(read, hint)
     return _SCALARS[hint]
@@ -177,7 +177,11 @@ def whole(value: JSON) -> int:
     return number
 
 
-def _number(value: JSON) -> float:
+def number(value: JSON) -> float:
+    """Read a number.
+
+    :raises WrongValue: if the value is not one
+    """
     if not is_number(value):
         raise expected("a number", value)
     return value
@@ -185,7 +189,7 @@ def _number(value: JSON) -> float:
 
 _SCALARS: Mapping[type, Reader] = {
     bool: _bool,
-    float: _number,
+    float: number,
     int: whole,
     object: lambda value: value,
     str: _text,

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Literal, TypeAlias, cast
+from typing import Literal, TypeAlias
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, KeyPath, integer
+from sf_quantum.files import JSON, KeyPath, integer, mapping
 from sf_quantum.protocol.leases import LeaseHints, latest_start
 from sf_quantum.text import utc
 
@@ -39,8 +39,15 @@ class Budget:
 
     @classmethod
     def read(cls, config: JSON) -> Budget:
-        keys = config if isinstance(config, dict) else {}
-        return cls(_number(keys, "qpuSeconds"), _number(keys, "cost"))
+        keys = mapping(config)
+        return cls(_number(keys.get("qpuSeconds")), _number(keys.get("cost")))
+
+    def completed(self, other: Budget) -> Budget:
+        """Return this budget; limits that it lacks are taken from another one."""
+        return Budget(
+            other.seconds if self.seconds is None else self.seconds,
+            other.cost if self.cost is None else self.cost,
+        )
 
 
 @dataclass(frozen=True)
@@ -121,55 +128,45 @@ class FilterRules:
     def __init__(self, config: Mapping[str, JSON]) -> None:
         #: values of ``latestStart`` that are not times, by path; the rules omit them
         self.wrong_times: dict[KeyPath, JSON] = {}
-        self._config = self._parse_latest_start(config, ())
-        steps = config.get("steps")
+        self._filter = self._read(config, ())
         self._steps = {
-            step: self._parse_latest_start(entry, ("steps", step))
-            for step, entry in (steps if isinstance(steps, dict) else {}).items()
-            if isinstance(entry, dict)
+            step: self._read(mapping(entry), ("steps", step))
+            for step, entry in mapping(config.get("steps")).items()
         }
 
-    def _parse_latest_start(
-        self, config: Mapping[str, JSON], where: KeyPath
-    ) -> dict[str, JSON]:
-        """The configuration with its latest start in seconds since the epoch."""
-        if (text := config.get("latestStart")) is None:
-            return dict(config)
-        try:
-            return {**config, "latestStart": latest_start(text)}
-        except InputError:
-            self.wrong_times[*where, "latestStart"] = text
-            return {**config, "latestStart": None}
+    def _read(self, config: Mapping[str, JSON], where: KeyPath) -> _Entry:
+        """Read an entry; values of a wrong type are left out, as the schema rejects them."""
+        rules = {
+            name: value
+            for key, (name, read) in _KEYS.items()
+            if (value := read(config.get(key))) is not None
+        }
+        if (text := config.get("latestStart")) is not None:
+            try:
+                rules["latest_start"] = latest_start(text)
+            except InputError:
+                self.wrong_times[*where, "latestStart"] = text
+        return _Entry(rules, Budget.read(config.get("budget")))
 
     def of(self, step: str) -> StepRules:
         """Return a step's rules; each key is from the nearest entry at or above the step."""
-        of_step: dict[str, JSON] = {}
+        rules, budget = {**self._filter.rules}, Budget()
         for name in sorted(name for name in self._steps if is_within(step, name)):
-            entry = self._steps[name]
-            budgets = (of_step.get("budget"), entry.get("budget"))
-            limits = [b.items() for b in budgets if isinstance(b, dict)]
-            of_step |= {**entry, "budget": {k: v for b in limits for k, v in b}}
-        config = {**self._config, **of_step}
-        return StepRules(
-            prefer=cast("Prefer", config.get("prefer") or "quantum"),
-            forecast=cast("WaitFrom", config.get("forecast") or "journal"),
-            max_wait=_number(config, "maxWait"),
-            latest_start=_number(config, "latestStart"),
-            max_variables=integer(config.get("maxVariables")),
-            min_variables=integer(config.get("minVariables")),
-            variables=_text(config, "variables"),
-            run=Budget.read(self._config.get("budget")),
-            step=Budget.read(of_step.get("budget")),
-            fallback=config.get("onFailure") != "fail",
-            expected_seconds=_number(config, "expectedSeconds"),
-            pattern=_text(config, "pattern"),
-            priority=integer(config.get("priority")),
-            reservation=_text(config, "reservation"),
-            mixed=cast("Mixed", config.get("mixed") or "warn"),
-            reads=_text(config, "reads"),
-            qpu_jobs=integer(config.get("qpuJobs")) or 1,
-            reuses_classical=config.get("reuseClassical") is True,
-        )
+            rules |= self._steps[name].rules
+            budget = self._steps[name].budget.completed(budget)
+        make: Callable[..., StepRules] = StepRules
+        return make(**rules, run=self._filter.budget, step=budget)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The configuration of a filter, or of one of its steps.
+
+    :param rules: the values that it has, by field of :class:`StepRules`
+    """
+
+    rules: Mapping[str, _Value]
+    budget: Budget
 
 
 def is_within(step: str, top: str) -> bool:
@@ -177,14 +174,37 @@ def is_within(step: str, top: str) -> bool:
     return PurePosixPath(step).is_relative_to(top)
 
 
-def _number(config: Mapping[str, JSON], key: str) -> float | None:
-    value = config.get(key)
+def _number(value: JSON) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _text(config: Mapping[str, JSON], key: str) -> str | None:
-    value = config.get(key)
+def _text(value: JSON) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _flag(value: JSON) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+_Value: TypeAlias = str | float
+# Field of StepRules for each key, and the function that reads its value.
+_KEYS: Mapping[str, tuple[str, Callable[[JSON], _Value | None]]] = {
+    "prefer": ("prefer", _text),
+    "forecast": ("forecast", _text),
+    "maxWait": ("max_wait", _number),
+    "maxVariables": ("max_variables", integer),
+    "minVariables": ("min_variables", integer),
+    "variables": ("variables", _text),
+    "onFailure": ("fallback", lambda value: None if value is None else value != "fail"),
+    "expectedSeconds": ("expected_seconds", _number),
+    "pattern": ("pattern", _text),
+    "priority": ("priority", integer),
+    "reservation": ("reservation", _text),
+    "mixed": ("mixed", _text),
+    "reads": ("reads", _text),
+    "qpuJobs": ("qpu_jobs", lambda value: integer(value) or None),
+    "reuseClassical": ("reuses_classical", _flag),
+}
 
 
 class Obstacle(Enum):

@@ -174,7 +174,7 @@ class CandidateFilter(BindingFilter):
         self._remarks.warn_of_mixing(attempt, decision, kinds)
         self._record_start(attempt, decision, waits_since)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
-        waits = {name: one.to_json() for name, one in forecasts.items() if one.asked}
+        waits = {name: one.wait for name, one in forecasts.items() if one.asked}
         seconds = time.monotonic() - began
         _report(
             attempt,
@@ -435,8 +435,8 @@ def _report(
     attempt: Attempt,
     decision: Decision,
     seconds: float,
-    states: list[dict[str, JSON]],
-    forecasts: dict[str, JSON],
+    states: list[events.QueriedQpu],
+    forecasts: dict[str, events.PredictedWait],
     remark: str,
 ) -> None:
     reason = "; ".join(filter(None, (explain(decision), remark)))
@@ -462,19 +462,19 @@ def _report(
         )
 
 
-def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> dict[str, JSON]:
+def _journal_entry(qpu: QuantumTarget, reply: StatusReply | None) -> events.QueriedQpu:
     """The state of a quantum target, and the status that its QPU reported."""
-    return {
-        "name": qpu.name,
-        "trouble": describe(qpu.offline) if qpu.offline else "",
-        "rests": describe(qpu.cooldown) if qpu.cooldown else "",
-        "failed": describe(qpu.failed) if qpu.failed else "",
-        "qubits": qpu.qubits,
-        "wait": qpu.wait,
-        "seconds": qpu.seconds,
-        "qpu_seconds": qpu.qpu_seconds,
-        "cost": qpu.cost,
-        "maintenance": qpu.maintenance,
-        "load": qpu.load,
-        "status": asdict(reply) if isinstance(reply, QpuStatus) else None,
-    }
+    return events.QueriedQpu(
+        qpu.name,
+        trouble=describe(qpu.offline) if qpu.offline else "",
+        rests=describe(qpu.cooldown) if qpu.cooldown else "",
+        failed=describe(qpu.failed) if qpu.failed else "",
+        qubits=qpu.qubits,
+        wait=qpu.wait,
+        seconds=qpu.seconds,
+        qpu_seconds=qpu.qpu_seconds,
+        cost=qpu.cost,
+        maintenance=qpu.maintenance,
+        load=qpu.load,
+        status=asdict(reply) if isinstance(reply, QpuStatus) else None,
+    )

@@ -19,8 +19,8 @@ from streamflow.deployment.future import FutureConnector
 from sf_quantum.candidates.targets import target_name
 from sf_quantum.connectors.slurm.connector import SlurmConnector
 from sf_quantum.connectors.slurm.partition import JobInQueue, NoForecast, PartitionQueue
-from sf_quantum.files import JSON
 from sf_quantum.journal import scheduler
+from sf_quantum.journal.events import PredictedWait
 from sf_quantum.threads import in_thread
 
 #: a forecast is used for this long
@@ -47,8 +47,10 @@ class Forecast:
         """Whether a forecast was requested."""
         return self.seconds is not None or self.why != ""
 
-    def to_json(self) -> JSON:
-        return {"seconds": self.seconds, "why": self.why, "jobs": self.jobs}
+    @property
+    def wait(self) -> PredictedWait:
+        """The forecast as a journal records it."""
+        return PredictedWait(self.seconds, self.why, self.jobs)
 
 
 class QueueForecasts:

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field, fields
 from time import time as now
 from typing import ClassVar, NamedTuple, TypeAlias
 
-from sf_quantum.files import JSON, is_number, mapping, parse_json
+from sf_quantum import structs
+from sf_quantum.files import JSON, mapping, parse_json
 
 # Tags as StreamFlow writes them; longer numbers do not come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
@@ -27,12 +28,11 @@ Amount: TypeAlias = float
 Flag: TypeAlias = bool
 Inputs: TypeAlias = Mapping[str, Mapping[str, str]]
 Number: TypeAlias = float
-Qpus: TypeAlias = Sequence[Mapping[str, JSON]]
 Status: TypeAlias = str
 Tag: TypeAlias = str
 Text: TypeAlias = str
 Texts: TypeAlias = Sequence[str]
-Values: TypeAlias = Mapping[str, JSON]
+Versions: TypeAlias = Mapping[str, str]
 Whole: TypeAlias = int
 
 
@@ -59,7 +59,7 @@ class Run(Event):
     pid: Whole
     host: Text
     workflows: Texts
-    versions: Values
+    versions: Versions
     resumes: Flag
 
 
@@ -150,6 +150,56 @@ class Nodes(Event):
     seconds: Number
 
 
+@dataclass(frozen=True)
+class QueriedQpu:
+    """A quantum target at the time of a decision.
+
+    :param name: the target's name, deployment/service
+    :param trouble: why it is offline, else empty
+    :param rests: why it is not considered for a while, else empty
+    :param failed: why the job does not try it again, else empty
+    :param qubits: variables of the largest problem that it accepts; 0 if unknown
+    :param wait: seconds until the job would start
+    :param seconds: seconds that the job would take
+    :param qpu_seconds: expected charge for the job
+    :param cost: cost of a second of QPU time
+    :param maintenance: seconds until a maintenance window
+    :param load: leases and queued jobs per vQPU
+    :param status: what the QPU reported about itself
+    """
+
+    name: str
+    trouble: str = ""
+    rests: str = ""
+    failed: str = ""
+    qubits: int = 0
+    wait: float | None = None
+    seconds: float | None = None
+    qpu_seconds: float | None = None
+    cost: float = 0.0
+    maintenance: float | None = None
+    load: float = 0.0
+    status: JSON = None
+
+
+@dataclass(frozen=True)
+class PredictedWait:
+    """The predicted wait for nodes of a classical target.
+
+    :param seconds: the wait; ``None`` if it cannot be predicted
+    :param why: why it cannot be predicted, as text after the target's name
+    :param jobs: number of running and pending jobs of its partition
+    """
+
+    seconds: float | None = None
+    why: str = ""
+    jobs: int = 0
+
+
+Qpus: TypeAlias = Sequence[QueriedQpu]
+Waits: TypeAlias = Mapping[str, PredictedWait]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision(Event):
     job: Text
@@ -164,12 +214,12 @@ class Decision(Event):
     mixed: Text
     seconds: Number
     asked: Qpus
-    forecasts: Values
+    forecasts: Waits
 
     @property
     def qpus(self) -> list[str]:
         """The names of the QPUs whose states were queried."""
-        return [str(qpu["name"]) for qpu in self.asked]
+        return [qpu.name for qpu in self.asked]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,54 +321,56 @@ class DamagedError(ValueError):
         self.kind = kind
 
 
-def _are_texts(values: JSON) -> bool:
-    return isinstance(values, list) and all(isinstance(one, str) for one in values)
+def _number(value: JSON) -> float:
+    return float(structs.number(value))
 
 
-def _is_fingerprint(value: JSON) -> bool:
-    parts = mapping(value)
-    return (
-        parts.keys() == {"command", "inputs", "target"}
-        and _are_texts([parts["command"], parts["target"]])
-        and isinstance(inputs := parts["inputs"], dict)
-        and all(
-            isinstance(one, dict) and _are_texts([*one.values()])
-            for one in inputs.values()
-        )
-    )
+def _amount(value: JSON) -> float:
+    if (number := _number(value)) < 0:
+        raise ValueError
+    return number
 
 
-# Description and check of a valid value, by the name of its type in annotations.
-_TYPES: Mapping[str, tuple[str, Callable[[JSON], bool]]] = {
-    "Amount": ("an amount", lambda value: is_number(value) and value >= 0),
-    "Fingerprint": ("a fingerprint", _is_fingerprint),
-    "Flag": ("a flag", lambda value: isinstance(value, bool)),
-    "Number": ("a number", is_number),
-    "Qpus": (
-        "a list of QPUs",
-        lambda value: isinstance(value, list)
-        and all(isinstance(mapping(one).get("name"), str) for one in value),
-    ),
-    "Status": (
-        "a status",
-        lambda value: isinstance(value, str) and value in STATUSES,
-    ),
-    "Tag": (
-        "a tag",
-        lambda value: isinstance(value, str) and bool(_TAG.fullmatch(value)),
-    ),
-    "Text": ("a text", lambda value: isinstance(value, str)),
-    "Texts": ("a list of texts", _are_texts),
-    "Values": ("a mapping", lambda value: isinstance(value, dict)),
-    "Whole": (
-        "a whole number",
-        lambda value: isinstance(value, int) and is_number(value),
-    ),
-}
-_CONVERSIONS: Mapping[str, Callable[..., float | Fingerprint]] = {
-    "Amount": float,
-    "Fingerprint": lambda parts: Fingerprint(**parts),
-    "Number": float,
+def _text(value: JSON) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
+def _status(value: JSON) -> str:
+    if (text := _text(value)) not in STATUSES:
+        raise ValueError
+    return text
+
+
+def _tag(value: JSON) -> str:
+    if not _TAG.fullmatch(text := _text(value)):
+        raise ValueError
+    return text
+
+
+def _fingerprint(value: JSON) -> Fingerprint:
+    # Fingerprints of a later version, with more parts, must not equal those of this one.
+    if mapping(value).keys() != {one.name for one in fields(Fingerprint)}:
+        raise ValueError
+    return structs.read(Fingerprint, value)
+
+
+# Description of a valid value, by the name of its type in annotations, and the function that
+# reads the value or raises a ValueError.
+_TYPES: Mapping[str, tuple[str, structs.Reader]] = {
+    "Amount": ("an amount", _amount),
+    "Fingerprint": ("a fingerprint", _fingerprint),
+    "Flag": ("a flag", structs.reader(bool)),
+    "Number": ("a number", _number),
+    "Qpus": ("a list of QPUs", structs.reader(list[QueriedQpu])),
+    "Status": ("a status", _status),
+    "Tag": ("a tag", _tag),
+    "Text": ("a text", _text),
+    "Texts": ("a list of texts", structs.reader(list[str])),
+    "Versions": ("a mapping", structs.reader(dict[str, str])),
+    "Waits": ("a mapping of waits", structs.reader(dict[str, PredictedWait])),
+    "Whole": ("a whole number", structs.whole),
 }
 
 
@@ -335,7 +387,7 @@ class _Field(NamedTuple):
             name, annotation.removesuffix(" | None"), annotation.endswith("None")
         )
 
-    def read(self, content: Mapping[str, JSON]) -> JSON | Fingerprint:
+    def read(self, content: Mapping[str, JSON]) -> object:
         """Return the field's value in a line's content.
 
         :raises ValueError: if it is missing, or not of the field's type
@@ -345,11 +397,11 @@ class _Field(NamedTuple):
         value = content[self.name]
         if value is None and self.is_nullable:
             return None
-        words, is_valid = _TYPES[self.type]
-        if not is_valid(value):
-            raise ValueError(f"{self.name} is not {words}")
-        convert = _CONVERSIONS.get(self.type)
-        return value if convert is None else convert(value)
+        words, read = _TYPES[self.type]
+        try:
+            return read(value)
+        except ValueError:
+            raise ValueError(f"{self.name} is not {words}") from None
 
 
 #: the fields of each class of events

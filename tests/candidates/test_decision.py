@@ -773,7 +773,9 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
                 "/loop/fails": {
                     "onFailure": "fail",
                 },
+                "/loop/fresh": {"reuseClassical": False, "budget": {}},
             },
+            "reuseClassical": True,
         }
     )
     assert rules.of("/other") == StepRules(
@@ -783,7 +785,9 @@ def test_a_step_inherits_the_rules_of_the_steps_above_it() -> None:
         min_variables=3,
         variables="n",
         run=Budget(9),
+        reuses_classical=True,
     )
+    assert not rules.of("/loop/fresh").reuses_classical
     assert rules.of("/loop/other").max_wait == 5
     assert rules.of("/loopy").max_wait == 30
     own = rules.of("/loop/solve")

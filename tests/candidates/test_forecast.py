@@ -18,6 +18,7 @@ from sf_quantum.connectors.slurm.partition import (
     PartitionQueue,
 )
 from sf_quantum.connectors.slurm.services import SlurmService
+from sf_quantum.journal.events import PredictedWait
 from sf_quantum.planning.simulation.waiting import (
     HORIZON_SECONDS,
     QueuedJob,
@@ -186,11 +187,7 @@ async def test_why_there_is_none(slurm: Slurm) -> None:
     slurm.answers.set()
     found = await QueueForecasts().predict([TARGET], 60)
     assert found["hpc/compute"] == Forecast(why="keeps allocations")
-    assert found["hpc/compute"].to_json() == {
-        "seconds": None,
-        "why": "keeps allocations",
-        "jobs": 0,
-    }
+    assert found["hpc/compute"].wait == PredictedWait(None, "keeps allocations", 0)
 
 
 async def test_a_target_elsewhere_has_none() -> None:

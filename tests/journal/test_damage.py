@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
 from sf_quantum.journal import Journal, results
-from sf_quantum.journal.events import FIELDS, KINDS, STATUSES
+from sf_quantum.journal.events import FIELDS, KINDS, STATUSES, QueriedQpu
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.reporting import pictures, progress, run_usage
 from sf_quantum.reporting.runs import Report, Run
@@ -40,11 +41,12 @@ def a_run(file: Path) -> list[Event]:
     ran: Event = {**held, "submitted": 1.0, "started": 3.0, "ended": 9.0}
     again: Event = {**job, "attempt": 2}
     waits: Event = {"job": "/s/0.1", "seconds": 2.0}
+    queried = asdict(QueriedQpu("d/s"))
     parts: list[Event] = [
         {"event": "run", "run": "r", "file": str(file), "workflows": ["w"]},
         {"event": "reuse", "job": "/s/0.1", "run": None, "reason": "changed"},
         {"event": "job", **job, "status": "waiting"},
-        {"event": "decision", **job, "targets": ["d/s"], "asked": [{"name": "d/s"}]},
+        {"event": "decision", **job, "targets": ["d/s"], "asked": [queried]},
         {"event": "start", **waits, "qpu": "q", "status": "waiting"},
         {"event": "lease", **waits, "qpu": "q", "status": "waiting", "reason": "held"},
         {"event": "lease", **waits, "qpu": "q", "status": "granted"},

@@ -30,7 +30,8 @@ _EMPTY: Mapping[str, JSON] = {
     "Tag": "0",
     "Text": "",
     "Texts": [],
-    "Values": {},
+    "Versions": {},
+    "Waits": {},
     "Whole": 0,
 }
 
