@@ -11,19 +11,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sf_quantum import structs
 from sf_quantum.clustering.consensus_qubo import Overlaps
 from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.methods import canonical
-from sf_quantum.clustering.result import Clustering
+from sf_quantum.clustering.result import Clustering, Seed, labels_array
 from sf_quantum.clustering.samples import Samples
 from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, describe_missing, read_json
+from sf_quantum.files import JSON, read_json
 
 #: the score of a consensus with a single cluster, or without a cluster
 NO_SCORE = -1.0
@@ -33,11 +34,6 @@ BATCH = 32
 #: maximum number of groups of points in one pass, unless its first partition needs more; each
 #: group takes memory for a sum per point
 GROUPS = 64
-#: keys of the samples' ``info`` that the summary keeps
-INFO_KEYS = (
-    "sampler qpu technology calibration timing presolve "
-    "optimum optimal_share feasible_share"
-).split()
 
 
 @dataclass(frozen=True)
@@ -62,6 +58,97 @@ class Consensus:
     score: Score
 
 
+def _energy(value: JSON) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise structs.expected("a number", value)
+    return value
+
+
+_Energy: TypeAlias = Annotated[float, _energy]
+_Labels: TypeAlias = Annotated[list[int], lambda value: labels_array(value).tolist()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """The figures of one iteration.
+
+    :param exact: whether the score is exact, not estimated from a sample
+    :param energy: energy of the best consensus; ``None`` if no sample is feasible
+    :param lowest_energy: lowest energy of the feasible samples
+    :param reads_that_end_alone: reads of samples whose score alone ends the loop
+    :param adjusted_rand: agreement with the known clusters, if there are any
+    """
+
+    score: float
+    score_error: float
+    exact: bool
+    clusters: int
+    energy: _Energy | None
+    lowest_energy: _Energy | None
+    candidates: int
+    reads: int
+    feasible_reads: int
+    feasible_samples: int
+    scored_samples: int
+    scored_reads: int
+    reads_that_end_alone: int
+    adjusted_rand: float | None = None
+
+
+@dataclass(frozen=True)
+class Input:
+    """A clustering of an iteration, and the number of its clusters and of points in none."""
+
+    method: str
+    parameters: dict[str, JSON]
+    clusters: int
+    noise: int
+
+
+@dataclass(frozen=True)
+class BestInput:
+    """A clustering of the best iteration."""
+
+    method: str
+    parameters: dict[str, JSON]
+    labels: _Labels
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerInfo:
+    """What the samples' ``info`` has about the sampler, as the sampler reports it."""
+
+    sampler: JSON = None
+    qpu: JSON = None
+    technology: JSON = None
+    calibration: JSON = None
+    timing: JSON = None
+    presolve: JSON = None
+    optimum: JSON = None
+    optimal_share: JSON = None
+    feasible_share: JSON = None
+    sampler_seed: JSON = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iteration(SamplerInfo, Figures):
+    """The record of an iteration.
+
+    :param iteration: its number, from 1
+    """
+
+    iteration: int
+    seed: Seed
+    clusterings: list[Input]
+
+    def to_json(self) -> JSON:
+        """Return the record as it is in the files."""
+        record = {"iteration": self.iteration, "seed": self.seed, **asdict(self)}
+        if self.adjusted_rand is None:
+            del record["adjusted_rand"]
+        return record
+
+
 @dataclass(frozen=True)
 class Criteria:
     """When the loop ends, and which samples are scored."""
@@ -79,11 +166,11 @@ class Criteria:
 
 def best_consensus(
     points: Doubles, overlap: Overlaps, samples: Samples, criteria: Criteria
-) -> tuple[Consensus, dict[str, JSON]]:
+) -> tuple[Consensus, Figures]:
     """Score the consensus of every distinct feasible low-energy sample.
 
     :returns: the consensus with the highest score (all points in one cluster, with
-        score -1, if no sample is feasible), and the iteration's record
+        score -1, if no sample is feasible), and the iteration's figures
     """
     selections = feasible_selections(overlap, samples)
     reads = int(samples.reads.sum())
@@ -98,22 +185,21 @@ def best_consensus(
     unscored = Consensus(nothing, one_cluster, UNSCORED)
     best = max(scored, key=lambda c: c.score.mean, default=unscored)
     ending = [c for c in scored if c.score.mean >= criteria.threshold]
-    return best, {
-        "score": best.score.mean,
-        "score_error": best.score.error,
-        "exact": best.score.exact,
-        "clusters": int(best.labels.max()) + 1,
-        "energy": best.selection.energy if scored else None,
-        "lowest_energy": lowest if selections else None,
-        "candidates": len(overlap.candidates),
-        "reads": reads,
-        "feasible_reads": sum(s.reads for s in selections),
-        "feasible_samples": len(selections),
-        "scored_samples": len(scored),
-        "scored_reads": sum(s.reads for s in low),
-        # reads of samples whose score alone ends the loop
-        "reads_that_end_alone": sum(c.selection.reads for c in ending),
-    }
+    return best, Figures(
+        score=best.score.mean,
+        score_error=best.score.error,
+        exact=best.score.exact,
+        clusters=int(best.labels.max()) + 1,
+        energy=best.selection.energy if scored else None,
+        lowest_energy=lowest if selections else None,
+        candidates=len(overlap.candidates),
+        reads=reads,
+        feasible_reads=sum(s.reads for s in selections),
+        feasible_samples=len(selections),
+        scored_samples=len(scored),
+        scored_reads=sum(s.reads for s in low),
+        reads_that_end_alone=sum(c.selection.reads for c in ending),
+    )
 
 
 def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
@@ -257,17 +343,20 @@ def _pairs(sizes: NDArray[np.integer]) -> float:
 class State:
     """The loop so far: a record of each iteration, and the best consensus."""
 
-    iterations: list[dict[str, JSON]] = field(default_factory=list)
+    iterations: list[Iteration] = field(default_factory=list)
     #: the number (from 1) of the iteration with the best score
     best: int = 0
-    labels: list[int] = field(default_factory=list)
-    #: the best iteration's clusterings: method, parameters and labels of each
-    clusterings: list[dict[str, JSON]] = field(default_factory=list)
+    labels: _Labels = field(default_factory=list)
+    clusterings: list[BestInput] = field(default_factory=list)
+
+    @property
+    def best_iteration(self) -> Iteration:
+        return self.iterations[self.best - 1]
 
     @property
     def score(self) -> float:
         """The best score so far."""
-        return cast(float, self.iterations[self.best - 1]["score"])
+        return self.best_iteration.score
 
     def again(self, criteria: Criteria) -> bool:
         """Whether the loop continues."""
@@ -277,55 +366,47 @@ class State:
 def advance(
     state: State,
     consensus: Consensus,
-    record: dict[str, JSON],
+    figures: Figures,
     clusterings: list[Clustering],
     info: Mapping[str, JSON],
     seed: int,
 ) -> None:
     """Add an iteration to the state.
 
-    :param record: record that :func:`best_consensus` returned
+    :param figures: figures that :func:`best_consensus` returned
     :param info: ``info`` of the samples
     """
-    inputs: list[dict[str, JSON]] = [
-        {"method": c.method, "parameters": c.parameters} for c in clusterings
-    ]
-    iteration: dict[str, JSON] = {
-        "iteration": len(state.iterations) + 1,
-        "seed": seed,
-        **record,
-        **{name: info.get(name) for name in INFO_KEYS},
-        "sampler_seed": info.get("seed"),
-        "clusterings": [
-            {
-                **each,
-                "clusters": len(c.clusters),
-                "noise": int((c.labels < 0).sum()),
-            }
-            for each, c in zip(inputs, clusterings, strict=True)
+    about = structs.read(SamplerInfo, {**info, "sampler_seed": info.get("seed")})
+    iteration = Iteration(
+        **vars(figures),
+        **vars(about),
+        iteration=len(state.iterations) + 1,
+        seed=seed,
+        clusterings=[
+            Input(c.method, c.parameters, len(c.clusters), int((c.labels < 0).sum()))
+            for c in clusterings
         ],
-    }
+    )
     state.iterations.append(iteration)
-    if len(state.iterations) == 1 or cast(float, record["score"]) > state.score:
+    if len(state.iterations) == 1 or figures.score > state.score:
         state.best = len(state.iterations)
         state.labels = consensus.labels.tolist()
         state.clusterings = [
-            {**each, "labels": c.labels.tolist()}
-            for each, c in zip(inputs, clusterings, strict=True)
+            BestInput(c.method, c.parameters, c.labels.tolist()) for c in clusterings
         ]
 
 
 def summary(state: State, criteria: Criteria, points: int, features: int) -> JSON:
     """Summarize the run for people and scripts."""
-    best = state.iterations[state.best - 1]
+    best = state.best_iteration
     return {
         "type": "summary",
-        "score": state.score,
-        "score_error": best["score_error"],
-        "exact": best["exact"],
-        "reached": state.score >= criteria.threshold,
-        "clusters": best["clusters"],
-        "adjusted_rand": best.get("adjusted_rand"),
+        "score": best.score,
+        "score_error": best.score_error,
+        "exact": best.exact,
+        "reached": best.score >= criteria.threshold,
+        "clusters": best.clusters,
+        "adjusted_rand": best.adjusted_rand,
         "best_iteration": state.best,
         "iterations": len(state.iterations),
         "points": points,
@@ -335,7 +416,7 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
             name: value if math.isfinite(value) else str(value)
             for name, value in asdict(criteria).items()
         },
-        "per_iteration": cast(JSON, state.iterations),
+        "per_iteration": [iteration.to_json() for iteration in state.iterations],
     }
 
 
@@ -346,24 +427,17 @@ def read_state(path: str | Path, points: int) -> State:
     """
     content = read_json(path, "state")
     try:
-        state = State(
-            cast("list[dict[str, JSON]]", content["iterations"]),
-            int(cast(int, content["best"])),
-            cast("list[int]", content["labels"]),
-            cast("list[dict[str, JSON]]", content["clusterings"]),
-        )
-        # fails unless the state has every key that the next steps read
-        summary(state, Criteria(), points, 0)
-        inputs = [c["labels"] for c in state.clusterings]
-        sizes = [
-            np.bincount(np.asarray(labels) + 1).sum()
-            for labels in (state.labels, *inputs)
-        ]
-        if state.best < 1 or not inputs or len({*sizes}) > 1:
+        state = structs.read(State, content)
+        sizes = {len(state.labels), *(len(c.labels) for c in state.clusterings)}
+        if (
+            not 1 <= state.best <= len(state.iterations)
+            or not state.clusterings
+            or len(sizes) > 1
+        ):
             raise ValueError("best, labels and clusterings do not agree")
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except ValueError as error:
         raise InputError(
-            f"{path}: not a state as sfq score writes it ({describe_missing(error)})"
+            f"{path}: not a state as sfq score writes it ({error})"
         ) from error
     if len(state.labels) != points:
         raise InputError(
@@ -374,4 +448,10 @@ def read_state(path: str | Path, points: int) -> State:
 
 def state_content(state: State) -> JSON:
     """Convert the state to the form that :func:`read_state` reads."""
-    return cast(JSON, {"type": "state", **vars(state)})
+    return {
+        "type": "state",
+        "iterations": [iteration.to_json() for iteration in state.iterations],
+        "best": state.best,
+        "labels": [*state.labels],
+        "clusterings": [vars(clustering) for clustering in state.clusterings],
+    }

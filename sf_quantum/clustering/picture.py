@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba_array
@@ -39,11 +37,11 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
     plane, names = _plane(points)
     names = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in names]
     consensus = np.asarray(state.labels)
-    inputs = [(str(c["method"]), np.asarray(c["labels"])) for c in state.clusterings]
+    inputs = [(c.method, np.asarray(c.labels)) for c in state.clusterings]
     panels = [("consensus", consensus), *inputs]
     figure = Figure(figsize=(4 * len(panels), 7.2), layout="constrained")
     grid = figure.add_gridspec(2, len(panels), height_ratios=(1.5, 1))
-    best = state.iterations[state.best - 1]
+    best = state.best_iteration
     for index, (name, labels) in enumerate(panels):
         axes = figure.add_subplot(grid[0, index])
         axes.scatter(
@@ -59,7 +57,7 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
         axes.set_ylabel(names[1] if index == 0 else "")
     _scores(figure.add_subplot(grid[1, :]), state, threshold)
     drawn = "" if len(rows) == len(consensus) else f", {len(rows):,} of them drawn"
-    estimate = "" if best["exact"] else f" ± {best['score_error']:.4f} (estimated)"
+    estimate = "" if best.exact else f" ± {best.score_error:.4f} (estimated)"
     figure.suptitle(
         f"silhouette {state.score:.4f}{estimate} in iteration {state.best} of "
         f"{len(state.iterations)}: {len(consensus):,} points{drawn}"
@@ -112,7 +110,7 @@ def _colours(
 
 def _scores(axes: Axes, state: State, threshold: float) -> None:
     number = np.arange(1, len(state.iterations) + 1)
-    scores = np.array([cast(float, i["score"]) for i in state.iterations])
+    scores = np.array([iteration.score for iteration in state.iterations])
     best = np.maximum.accumulate(scores)
     if len(number) > 1:
         axes.step(number, best, where="mid", color=COLOURS[4], label="best so far")

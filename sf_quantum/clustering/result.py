@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
+from sf_quantum import structs
 from sf_quantum.clustering.kernels import Doubles, Ints
-from sf_quantum.clustering.methods import METHODS, Parameters
+from sf_quantum.clustering.methods import METHODS
 from sf_quantum.clustering.silhouette import DistanceSums
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, describe_missing, read_json, write_json
+from sf_quantum.files import JSON, read_json, write_json
+
+
+def labels_array(value: JSON) -> Ints:
+    """Read labels, of which -1 is noise.
+
+    :raises WrongValue: if the value is not a list of them
+    """
+    labels = np.array(value if isinstance(value, list) else 0)
+    if labels.dtype.kind != "i" or labels.ndim != 1 or labels.min() < -1:
+        raise structs.WrongValue("expected a list of whole numbers from -1, noise")
+    return labels.astype(np.int32)
+
+
+def _seed(value: JSON) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise structs.expected("a whole number", value)
+    return value
+
+
+Seed: TypeAlias = Annotated[int, _seed]
 
 
 @dataclass(frozen=True)
@@ -33,13 +53,13 @@ class Clustering:
     """The result of one method."""
 
     method: str
-    parameters: Parameters
-    seed: int
+    parameters: dict[str, JSON]
+    seed: Seed
     #: whether the silhouettes are exact, not estimated from a sample
     exact: bool
     clusters: list[Cluster]
     #: n labels, -1 for noise
-    labels: Ints
+    labels: Annotated[Ints, labels_array]
 
     @property
     def size(self) -> int:
@@ -80,10 +100,11 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     """
     content = read_json(path, "clustering")
     try:
-        clustering = _parsed(content)
-    except (KeyError, TypeError, ValueError) as error:
+        clustering = structs.read(Clustering, content)
+        _check(clustering)
+    except ValueError as error:
         raise InputError(
-            f"{path}: not a clustering as sfq cluster writes it ({describe_missing(error)})"
+            f"{path}: not a clustering as sfq cluster writes it ({error})"
         ) from error
     if points is not None and clustering.size != points:
         raise InputError(
@@ -92,25 +113,10 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     return clustering
 
 
-def _parsed(content: dict[str, JSON]) -> Clustering:
-    labels = np.array(content["labels"])
-    clusters = [
-        Cluster(
-            int(c["label"]), int(c["size"]), float(c["silhouette"]), float(c["error"])
-        )
-        for c in cast("list[dict[str, float]]", content["clusters"])
-    ]
-    if labels.dtype.kind != "i" or labels.ndim != 1:
-        raise ValueError("labels are not whole numbers")
+def _check(clustering: Clustering) -> None:
+    labels, clusters = clustering.labels, clustering.clusters
     sizes = np.bincount(labels[labels >= 0], minlength=len(clusters)).tolist()
     numbers = [(c.label, c.size) for c in clusters]
-    method = str(content["method"])
-    if 0 in sizes or method not in METHODS or numbers != [*enumerate(sizes)]:
+    known = clustering.method in METHODS
+    if 0 in sizes or not known or numbers != [*enumerate(sizes)]:
         raise ValueError("method, clusters and labels do not agree")
-    if labels.min() < -1 or not all(math.isfinite(c.silhouette) for c in clusters):
-        raise ValueError("a label is below -1, or a silhouette is not finite")
-    parameters = cast(Parameters, content["parameters"])
-    seed, exact = int(cast(int, content["seed"])), bool(content["exact"])
-    return Clustering(
-        method, parameters, seed, exact, clusters, labels.astype(np.int32)
-    )

@@ -102,7 +102,7 @@ def run(known: Set, seed: int) -> tuple[float, ...]:
         )
         advance(state, consensus, record, clusterings, {}, now)
     labels = [state.labels]
-    labels += [cast("dict[str, list[int]]", c)["labels"] for c in state.clusterings]
+    labels += [clustering.labels for clustering in state.clusterings]
     indices = [float(adjusted_rand_score(known.truth, found)) for found in labels]
     return (*indices, state.score, max(state.labels) + 1)
 

@@ -21,6 +21,8 @@ from sf_quantum.clustering import consensus
 from sf_quantum.clustering.consensus import (
     NO_SCORE,
     Criteria,
+    Figures,
+    Input,
     Selection,
     State,
     advance,
@@ -263,7 +265,7 @@ def iterate(
     criteria: Criteria,
     seed: int,
     feasible: bool = True,
-) -> dict[str, JSON]:
+) -> Figures:
     """One iteration of one clustering, all or none of whose clusters are sampled."""
     clusterings = [clustering(labels), clustering(NOISE, "dbscan")]
     found = overlaps(clusterings)
@@ -279,11 +281,11 @@ class TestBestConsensus:
         samples = samples_of([[0, 0, 1, 1], [1, 1, 0, 0]], [-2.0, -1.9])
         best, record = best_consensus(POINTS, found, samples, Criteria())
         assert best.labels.tolist() == TWO
-        assert record["score"] == pytest.approx(reference_score(POINTS, best.labels))
-        assert (record["energy"], record["lowest_energy"]) == (-1.9, -2.0)
-        assert (record["reads"], record["feasible_reads"]) == (2, 2)
-        assert (record["clusters"], record["candidates"]) == (2, 4)
-        assert record["reads_that_end_alone"] == 1
+        assert record.score == pytest.approx(reference_score(POINTS, best.labels))
+        assert (record.energy, record.lowest_energy) == (-1.9, -2.0)
+        assert (record.reads, record.feasible_reads) == (2, 2)
+        assert (record.clusters, record.candidates) == (2, 4)
+        assert record.reads_that_end_alone == 1
 
     @pytest.mark.parametrize(
         ("window", "scored"), [(0, 1), (0.04, 1), (0.06, 2), (0.5, 3), (np.inf, 4)]
@@ -295,8 +297,8 @@ class TestBestConsensus:
         rows = [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]]
         samples = samples_of(rows, [-2.0, -1.9, -1.0, 0.5])
         _, record = best_consensus(POINTS, found, samples, Criteria(window=window))
-        assert record["scored_samples"] == scored
-        assert record["feasible_samples"] == 4
+        assert record.scored_samples == scored
+        assert record.feasible_samples == 4
 
     @pytest.mark.parametrize(("window", "scored"), [(0.1, 2), (np.inf, 3)])
     def test_the_window_also_opens_from_an_energy_of_0(
@@ -307,13 +309,13 @@ class TestBestConsensus:
             [[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]], [0.0, 0.0, 0.1]
         )
         _, record = best_consensus(POINTS, found, samples, Criteria(window=window))
-        assert record["scored_samples"] == scored
+        assert record.scored_samples == scored
 
     def test_the_lowest_energy_is_that_of_the_feasible_samples(self) -> None:
         found = overlaps([clustering(TWO), clustering(BAD)])
         samples = samples_of([[1, 1, 1, 1], [1, 1, 0, 0]], [-9.0, -1.0])
         _, record = best_consensus(POINTS, found, samples, Criteria(window=0))
-        assert (record["lowest_energy"], record["feasible_reads"]) == (-1.0, 1)
+        assert (record.lowest_energy, record.feasible_reads) == (-1.0, 1)
 
     def test_without_feasible_sample_there_is_one_cluster_of_minus_1(
         self,
@@ -323,12 +325,12 @@ class TestBestConsensus:
             POINTS, found, samples_of([[1, 1, 1, 1]], [-9.0]), Criteria()
         )
         assert best.labels.tolist() == [0] * 8
-        assert (record["score"], record["energy"], record["lowest_energy"]) == (
+        assert (record.score, record.energy, record.lowest_energy) == (
             -1,
             None,
             None,
         )
-        assert (record["reads"], record["feasible_reads"]) == (1, 0)
+        assert (record.reads, record.feasible_reads) == (1, 0)
 
     @quick
     @given(cases)
@@ -345,7 +347,7 @@ class TestBestConsensus:
         assume(min(scores) < max(scores))
         best, record = best_consensus(points, found, samples, criteria)
         assert best.score.mean == max(scores)
-        assert record["reads_that_end_alone"] == sum(
+        assert record.reads_that_end_alone == sum(
             c.selection.reads for c in scored if c.score.mean >= criteria.threshold
         )
 
@@ -359,10 +361,10 @@ class TestLoop:
             again.append(state.again(criteria))
         assert again == [True, True, False]
         assert (state.best, state.labels) == (2, TWO)
-        assert [i["seed"] for i in state.iterations] == [5, 6, 7]
-        assert [i["iteration"] for i in state.iterations] == [1, 2, 3]
-        assert state.score == max(cast(float, i["score"]) for i in state.iterations)
-        assert [c["labels"] for c in state.clusterings] == [TWO, NOISE]
+        assert [i.seed for i in state.iterations] == [5, 6, 7]
+        assert [i.iteration for i in state.iterations] == [1, 2, 3]
+        assert state.score == max(i.score for i in state.iterations)
+        assert [c.labels for c in state.clusterings] == [TWO, NOISE]
 
     def test_the_threshold_itself_ends_the_loop(self) -> None:
         state = State()
@@ -375,7 +377,7 @@ class TestLoop:
         iterate(state, TWO, Criteria(), 0)
         iterate(state, [1 - label for label in TWO], Criteria(), 1)
         assert state.best == 1
-        assert state.iterations[0]["score"] == state.iterations[1]["score"]
+        assert state.iterations[0].score == state.iterations[1].score
 
     def test_an_iteration_without_feasible_sample_goes_on(self) -> None:
         state = State()
@@ -388,14 +390,14 @@ class TestLoop:
         state = State()
         iterate(state, TWO, Criteria(), 4)
         (record,) = state.iterations
-        assert (record["sampler"], record["sampler_seed"], record["seed"]) == (
+        assert (record.sampler, record.sampler_seed, record.seed) == (
             "test",
             9,
             4,
         )
-        assert record["clusterings"] == [
-            {"method": "kmeans", "parameters": {}, "clusters": 2, "noise": 0},
-            {"method": "dbscan", "parameters": {}, "clusters": 0, "noise": 8},
+        assert record.clusterings == [
+            Input("kmeans", {}, clusters=2, noise=0),
+            Input("dbscan", {}, clusters=0, noise=8),
         ]
 
     def test_summary(self) -> None:
@@ -403,7 +405,7 @@ class TestLoop:
         for seed, labels in enumerate([BAD, TWO]):
             iterate(state, labels, criteria, seed)
         content = cast("dict[str, JSON]", summary(state, criteria, *POINTS.shape))
-        assert content.pop("per_iteration") == state.iterations
+        assert content.pop("per_iteration") == [i.to_json() for i in state.iterations]
         assert content.pop("score") == pytest.approx(
             reference_score(POINTS, canonical(np.array(TWO)))
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,23 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from sf_quantum import structs
 from sf_quantum.clustering import picture
-from sf_quantum.clustering.consensus import State
+from sf_quantum.clustering.consensus import BestInput, Figures, Iteration, State
 from sf_quantum.clustering.points import Points
-from sf_quantum.files import JSON
 from sf_quantum.journal.events import Qpu
 from sf_quantum.reporting import pictures
 from sf_quantum.reporting.attempts import JobAttempt
 from tests.support.journals import typed
 from tests.support.pictures import illegible
+
+
+def iteration(score: float) -> Iteration:
+    counts = dict.fromkeys((one.name for one in fields(Figures)), 1)
+    figures = {**counts, "score": score, "exact": True}
+    return structs.read(
+        Iteration, {**figures, "iteration": 1, "seed": 1, "clusterings": []}
+    )
 
 
 @pytest.mark.parametrize(("iterations", "labelled"), [(10, 10), (60, 1)])
@@ -27,10 +36,8 @@ def test_scores_of_many_iterations_do_not_cover_each_other(
     random = np.random.default_rng(1)
     labels = random.integers(0, 3, 40).tolist()
     scores = random.uniform(0.4, 0.7, iterations)
-    records: list[dict[str, JSON]] = [{"score": s, "exact": True} for s in scores]
-    clusterings: list[dict[str, JSON]] = [
-        {"method": f"kmeans {number}", "labels": labels} for number in range(2)
-    ]
+    records = [iteration(score) for score in scores]
+    clusterings = [BestInput(f"kmeans {number}", {}, labels) for number in range(2)]
     state = State(records, int(scores.argmax()) + 1, labels, clusterings)
     names = ["length / cm", "a name that is much too long to stand beside its axis"]
     points = Points(random.normal(size=(40, 2)), names, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from sf_quantum.cli.arguments import (
@@ -77,10 +78,11 @@ def run(args: argparse.Namespace) -> int:
     criteria = consensus.Criteria(
         args.threshold, args.limit, args.window, args.exact_up_to
     )
-    best, record = consensus.best_consensus(points, overlap, samples, criteria)
+    best, figures = consensus.best_consensus(points, overlap, samples, criteria)
     if truth is not None:
-        record["adjusted_rand"] = consensus.adjusted_rand(best.labels, truth)
-    consensus.advance(state, best, record, clusterings, samples.info, args.seed)
+        rand = consensus.adjusted_rand(best.labels, truth)
+        figures = replace(figures, adjusted_rand=rand)
+    consensus.advance(state, best, figures, clusterings, samples.info, args.seed)
     summary = consensus.summary(state, criteria, *points.shape)
     write_json(args.outdir / "state.json", consensus.state_content(state))
     write_json(args.outdir / "summary.json", summary, indent=2)

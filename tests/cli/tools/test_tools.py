@@ -482,7 +482,7 @@ class TestQubo:
     def test_a_label_below_that_of_noise(self, sfq: Sfq) -> None:
         write_labels("c.json", [0] * 29 + [-2])
         line = sfq.refuses("qubo", "c.json", "--output", "p.json")
-        assert "a label is below -1" in line
+        assert "labels: expected a list of whole numbers from -1" in line
 
     def test_unknown_weights_and_penalty_and_no_file(self, sfq: Sfq) -> None:
         for option in ("--weights", "--penalty"):
