@@ -22,14 +22,20 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
+from sf_quantum import structs
 from sf_quantum.deadline import Deadline
 from sf_quantum.errors import QuantumError
-from sf_quantum.files import JSON, parse_json
+from sf_quantum.files import JSON, mapping, parse_json
+
+if TYPE_CHECKING:
+    from sf_quantum.connectors.slurm.transport.slurmrestd import Settings
 
 MARKER = "SFQ_DRIVER"
 #: variable that is set in processes that outlive the driver because they clean up after it
@@ -41,6 +47,88 @@ PAUSE_SECONDS = 0.05
 GIVE_UP_SECONDS = 10.0
 # Time during which requests to slurmrestd to cancel jobs are repeated.
 SWEEP_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that is removed after the driver's end."""
+
+    folder: str
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease, see :meth:`Guardian.hold`.
+
+    :param hold: token of the lease
+    """
+
+    type: str
+    name: str
+    config: dict[str, JSON]
+    hold: str
+
+    def end(self) -> None:
+        """Release the lease; it is left to expire if its QPU does not answer."""
+        # The import takes time: every driver starts a guardian, and few have leases.
+        from sf_quantum.qpu import selection
+
+        with suppress(QuantumError):
+            selection.client(self.type, self.name, self.config).release(self.hold)
+
+
+@dataclass(frozen=True)
+class SlurmJobs:
+    """Slurm jobs, see :meth:`Guardian.cancel_jobs`.
+
+    :param slurmrestd: fields of its settings
+    :param hold: text with which the jobs' comments begin
+    """
+
+    slurmrestd: dict[str, JSON]
+    hold: str
+
+    def end(self) -> None:
+        """Cancel the jobs, within a time limit."""
+        from sf_quantum.connectors.slurm.transport import slurmrestd
+
+        settings = structs.read(slurmrestd.Settings, self.slurmrestd)
+        slurmrestd.sweep(settings, self.hold, SWEEP_SECONDS)
+
+
+@dataclass(frozen=True)
+class Release:
+    """The end of a lease, or of Slurm jobs.
+
+    :param release: its ``hold``
+    """
+
+    release: str
+
+
+Held: TypeAlias = Lease | SlurmJobs
+Message: TypeAlias = Folder | Held | Release
+# The kind of a message, by the first of these keys that it has.
+_KINDS: Mapping[str, type[Message]] = {
+    "folder": Folder,
+    "release": Release,
+    "slurmrestd": SlurmJobs,
+    "hold": Lease,
+}
+
+
+def read(line: bytes) -> Message:
+    """Read a line from the driver.
+
+    :raises ValueError: if it is not a message, or was cut short when the driver was killed
+    """
+    if not line.endswith(b"\n"):
+        raise ValueError("cut short")
+    content = mapping(parse_json(line))
+    for key, kind in _KINDS.items():
+        if key in content:
+            return structs.read(kind, content)
+    raise ValueError("not a message")
 
 
 class Guardian:
@@ -73,7 +161,7 @@ class Guardian:
 
     def remove(self, folder: str | Path) -> None:
         """Let the guardian remove a folder, by its absolute path, after the driver's end."""
-        self._send(folder=str(folder))
+        self._send(Folder(str(folder)))
 
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
@@ -87,18 +175,16 @@ class Guardian:
         :param token: token of the lease; it goes through the pipe, not on a command
             line
         """
-        self._send(type=type_, name=name, config=dict(config), hold=token)
+        self._send(Lease(type_, name, {**config}, token))
 
-    def cancel_jobs(self, settings: Mapping[str, JSON], comment: str) -> None:
+    def cancel_jobs(self, settings: Settings, comment: str) -> None:
         """Let the guardian cancel Slurm jobs after the driver's end.
 
         The guardian does not cancel jobs whose comment is passed to :meth:`release` before.
 
-        :param settings: values of
-            :class:`~sf_quantum.connectors.slurm.transport.slurmrestd.Settings`
         :param comment: text with which the jobs' comments begin
         """
-        self._send(slurmrestd=dict(settings), hold=comment)
+        self._send(SlurmJobs(asdict(settings), comment))
 
     def release(self, token: str) -> None:
         """Note that a lease was released, or that no Slurm jobs are left to cancel.
@@ -106,12 +192,12 @@ class Guardian:
         :param token: token of the lease, or the comment that was passed to
             :meth:`cancel_jobs`
         """
-        self._send(release=token)
+        self._send(Release(token))
 
-    def _send(self, **message: JSON) -> None:
+    def _send(self, message: Message) -> None:
         with suppress(BrokenPipeError):  # the guardian was killed
             # lines are shorter than PIPE_BUF, so lines of several threads do not mix
-            os.write(self._pipe, f"{json.dumps(message)}\n".encode())
+            os.write(self._pipe, f"{json.dumps(asdict(message))}\n".encode())
 
 
 @cache
@@ -187,63 +273,34 @@ def _signal(processes: set[psutil.Process], *, force: bool) -> None:
                 process.terminate()
 
 
-def leases_held(messages: Iterable[Mapping[str, JSON]]) -> list[Mapping[str, JSON]]:
-    """Find the leases that the driver's messages report as held and not as released."""
-    held: dict[JSON, Mapping[str, JSON]] = {}
+def left_held(messages: Iterable[Message]) -> list[Held]:
+    """Find what the driver's messages report as held and not as released."""
+    held: dict[str, Held] = {}
     for message in messages:
-        if "hold" in message:
-            held[str(message["hold"])] = message
-        elif "release" in message:
-            held.pop(str(message["release"]), None)
-    return list(held.values())
-
-
-def give_back(lease: Mapping[str, JSON]) -> None:
-    """Release a lease; it is left to expire if its QPU does not answer.
-
-    If ``lease`` stands for Slurm jobs instead, these are cancelled.
-    """
-    if isinstance(settings := lease.get("slurmrestd"), dict):
-        from sf_quantum.connectors.slurm.transport import slurmrestd
-
-        slurmrestd.sweep(settings, str(lease["hold"]), SWEEP_SECONDS)
-        return
-    # The import takes time: every driver starts a guardian, and few have leases.
-    from sf_quantum.qpu import selection
-
-    config = lease["config"]
-    with suppress(QuantumError):
-        client = selection.client(
-            str(lease["type"]),
-            str(lease["name"]),
-            config if isinstance(config, dict) else {},
-        )
-        client.release(str(lease["hold"]))
+        if isinstance(message, Lease | SlurmJobs):
+            held[message.hold] = message
+        elif isinstance(message, Release):
+            held.pop(message.release, None)
+    return [*held.values()]
 
 
 def main() -> None:
     """Wait for the driver's end, then clean up."""
-    messages: list[dict[str, JSON]] = []
+    messages: list[Message] = []
     for line in sys.stdin.buffer:
         with suppress(ValueError):  # the other messages are still used
-            message = parse_json(line)
-            # A message without a line break was cut short when the driver was killed
-            if isinstance(message, dict) and line.endswith(b"\n"):
-                messages.append(message)
+            messages.append(read(line))
     # All leases are released in parallel: neither a QPU that does not answer nor a
     # process that does not end delays the others.
-    threads = [
-        threading.Thread(target=give_back, args=(lease,))
-        for lease in leases_held(messages)
-    ]
+    threads = [threading.Thread(target=one.end) for one in left_held(messages)]
     for thread in threads:
         thread.start()
     end_processes(sys.argv[1])
     for thread in threads:
         thread.join()
     for message in messages:
-        if "folder" in message:
-            shutil.rmtree(str(message["folder"]), ignore_errors=True)
+        if isinstance(message, Folder):
+            shutil.rmtree(message.folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

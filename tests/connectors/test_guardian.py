@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -180,8 +182,34 @@ def test_leases_are_given_back(family: Family, number: signal.Signals) -> None:
 
 
 def test_a_lease_that_was_given_back_is_nobodys_any_more() -> None:
-    told = [{"hold": "a"}, {"folder": "f"}, {"hold": "b"}, {"release": "a"}]
-    assert guardian.leases_held(told) == [{"hold": "b"}]
+    first, second = (guardian.Lease("sfq", "q", {}, token) for token in "ab")
+    told: list[guardian.Message] = [first, guardian.Folder("f"), second]
+    told.append(guardian.Release("a"))
+    assert guardian.left_held(told) == [second]
+
+
+LINES: list[tuple[guardian.Message, bytes]] = [
+    (guardian.Folder("/f"), b'{"folder": "/f"}\n'),
+    (
+        guardian.Lease("sfq", "q", {"url": "unix:/s"}, "t"),
+        b'{"type": "sfq", "name": "q", "config": {"url": "unix:/s"}, "hold": "t"}\n',
+    ),
+    (
+        guardian.SlurmJobs({"url": "http://h", "user": None}, "sfq:run:"),
+        b'{"slurmrestd": {"url": "http://h", "user": null}, "hold": "sfq:run:"}\n',
+    ),
+    (guardian.Release("t"), b'{"release": "t"}\n'),
+]
+
+
+@pytest.mark.parametrize(("message", "line"), LINES)
+def test_a_message_is_read_as_it_was_sent(
+    message: guardian.Message, line: bytes
+) -> None:
+    assert json.dumps(asdict(message)).encode() + b"\n" == line
+    assert guardian.read(line) == message
+    with pytest.raises(ValueError, match="cut short"):
+        guardian.read(line[:-1])
 
 
 def test_a_driver_goes_on_without_its_guardian(family: Family) -> None:
@@ -258,10 +286,11 @@ def test_leases_do_not_wait_for_processes_nor_for_a_broken_line(
     folder.mkdir()
     given = threading.Event()
     met: list[bool] = []
-    lines = b'\xff{\n[1]\n{"hold": "a"}\n{"folder": "%s"}\n{"hal' % bytes(folder)
+    folder_line = json.dumps({"folder": str(folder)}).encode() + b"\n"
+    lines = b"\xff{\n[1]\n%s{}\n%s{" % (LINES[1][1], folder_line)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
     monkeypatch.setattr(sys, "argv", ["guardian", "m"])
-    monkeypatch.setattr(guardian, "give_back", lambda _: given.set())
+    monkeypatch.setattr(guardian.Lease, "end", lambda _: given.set())
     monkeypatch.setattr(
         guardian, "end_processes", lambda _: met.append(given.wait(SECONDS))
     )

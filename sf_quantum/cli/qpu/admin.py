@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -12,16 +14,71 @@ from urllib.parse import quote
 from sf_quantum.cli.arguments import positive, seconds, sentence
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.files import JSON, listing
+from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
 from sf_quantum.text import escaped, plural
 
 _DEVICE, _WINDOWS = "/v1/device", "/v1/device/maintenance"
 _OPERATIONS, _AUDIT = "/v1/admin/operations", "/v1/admin/audit"
 Action: TypeAlias = Callable[[ServiceClient, argparse.Namespace], JSON]
-#: formats the result of an action as lines
-Format: TypeAlias = Callable[[JSON], Iterable[str]]
+#: formats the result of an action, of a service with a name, as lines
+Format: TypeAlias = Callable[[str, JSON], Iterable[str]]
+
+
+@dataclass(frozen=True)
+class _Window:
+    id: int
+    starts: float
+    ends: float | None
+    message: str
+
+
+@dataclass(frozen=True)
+class _Device:
+    name: str
+    technology: str
+    status: str
+    reason: str
+    leases: int
+    vqpus: int
+    leases_waiting: int
+    queue_length: int
+    windows: list[_Window]
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class _Operation:
+    name: str
+    drained: bool
+    now: dict[str, JSON]
+    parameters: list[_Parameter]
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    operation: str
+    dry_run: bool
+    old: dict[str, JSON]
+    new: dict[str, JSON]
+
+
+@dataclass(frozen=True)
+class _AuditEntry:
+    time: float
+    user: str
+    action: str
+    parameters: dict[str, JSON]
+    old: dict[str, JSON]
+    new: dict[str, JSON]
+    outcome: str
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -123,8 +180,9 @@ def run(args: argparse.Namespace) -> int:
     if args.act == "backup":
         _back_up(args)
         return 0
-    answer = args.action(service.client(args), args)
-    lines = [json.dumps(answer)] if args.json else args.format(answer)
+    client = service.client(args)
+    answer = args.action(client, args)
+    lines = [json.dumps(answer)] if args.json else args.format(client.name, answer)
     print(*map(escaped, lines), sep="\n")
     return 0
 
@@ -151,9 +209,7 @@ def _status(client: ServiceClient, _: argparse.Namespace) -> JSON:
 
 
 def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
-    body: dict[str, JSON] = {}
-    if args.act != "open":
-        body["message"] = args.message or ""
+    body = {} if args.act == "open" else {"message": args.message or ""}
     service.request(client, "POST", f"{_DEVICE}/{args.act}", body)
     return _status(client, args)
 
@@ -197,71 +253,74 @@ def _parameter(text: str) -> tuple[str, JSON]:
         raise InputError(f"{text}: expected KEY=VALUE, a number") from error
 
 
-def _format_status(answer: JSON) -> Iterator[str]:
-    device = mapping(answer)
+def _format_status(who: str, answer: JSON) -> Iterator[str]:
+    device = read_answer(who, _Device, answer, "a device")
+    yield f"{device.name} ({device.technology}): {device.reason or device.status}"
     yield (
-        f"{device['name']} ({device['technology']}): "
-        f"{device['reason'] or device['status']}"
+        f"{device.leases} of {device.vqpus} leases held, "
+        f"{device.leases_waiting} requested, "
+        f"{plural(device.queue_length, 'job')} pending or running"
     )
-    yield (
-        f"{device['leases']} of {device['vqpus']} leases held, "
-        f"{device['leases_waiting']} requested, "
-        f"{plural(int(str(device['queue_length'])), 'job')} pending or running"
-    )
-    if service.objects(device["windows"]):
-        yield from _format_windows(device["windows"])
+    if device.windows:
+        yield from _window_table(device.windows)
 
 
-def _format_windows(windows: JSON) -> list[str]:
+def _format_windows(who: str, windows: JSON) -> list[str]:
+    read = partial(read_answer, who, _Window, what="a maintenance window")
+    return _window_table([*map(read, listing(windows))]) or ["no maintenance"]
+
+
+def _window_table(windows: Sequence[_Window]) -> list[str]:
     rows = [
         (
-            str(window["id"]),
-            service.format_time(window["starts"]),
-            service.format_time(window["ends"]),
-            str(window["message"]),
+            str(window.id),
+            service.format_time(window.starts),
+            service.format_time(window.ends),
+            window.message,
         )
-        for window in service.objects(windows)
+        for window in windows
     ]
-    return _table("window starts ends message", rows) or ["no maintenance"]
+    return _table("window starts ends message", rows)
 
 
-def _format_operations(operations: JSON) -> list[str]:
+def _format_operations(who: str, operations: JSON) -> list[str]:
     rows = []
-    for operation in service.objects(operations):
-        name = str(operation["name"])
-        needs = "a drained QPU" if operation["drained"] else ""
-        now = mapping(operation["now"])
-        for parameter in service.objects(operation["parameters"]):
-            key, least, most = (str(parameter[k]) for k in ("name", "least", "most"))
-            rows.append((name, key, least, most, str(now.get(key, "-")), needs))
-        if not operation["parameters"]:
+    for answer in listing(operations):
+        operation = read_answer(who, _Operation, answer, "an operation")
+        name, now = operation.name, operation.now
+        needs = "a drained QPU" if operation.drained else ""
+        for one in operation.parameters:
+            value = str(now.get(one.name, "-"))
+            rows.append((name, one.name, str(one.least), str(one.most), value, needs))
+        if not operation.parameters:
             values = ", ".join(f"{key} {value}" for key, value in now.items())
             rows.append((name, "-", "-", "-", values, needs))
     table = _table("operation parameter from to now needs", rows)
     return table or ["the device has no operations"]
 
 
-def _format_outcome(answer: JSON) -> Iterator[str]:
-    outcome = mapping(answer)
-    would = "would change" if outcome["dry_run"] else "changed"
+def _format_outcome(who: str, answer: JSON) -> Iterator[str]:
+    outcome = read_answer(who, _Outcome, answer, "an outcome")
+    would = "would change" if outcome.dry_run else "changed"
     changes = _changes(outcome)
     if not changes:
-        yield f"{outcome['operation']}: nothing {would}"
+        yield f"{outcome.operation}: nothing {would}"
     for change in changes:
-        yield f"{outcome['operation']} {would} {change}"
+        yield f"{outcome.operation} {would} {change}"
 
 
-def _format_audit(entries: JSON) -> list[str]:
+def _format_audit(who: str, entries: JSON) -> list[str]:
+    read = partial(read_answer, who, _AuditEntry, what="an entry of the audit")
     rows = [
         (
-            service.format_time(entry["time"]),
-            str(entry["user"]),
-            str(entry["action"]),
+            service.format_time(entry.time),
+            entry.user,
+            entry.action,
             "; ".join(_changes(entry)),
-            str(mapping(entry["parameters"]).get("of", "-")),
-            str(entry["outcome"]),
+            str(entry.parameters.get("of", "-")),
+            entry.outcome,
         )
-        for entry in service.objects(entries)
+        for entry in map(read, listing(entries))
     ]
     return _table("time user action changed of outcome", rows) or ["no entries"]
 
@@ -270,13 +329,11 @@ def _table(heads: str, rows: Sequence[tuple[str, ...]]) -> list[str]:
     return align([heads.split(), *rows]) if rows else []
 
 
-def _changes(entry: dict[str, JSON]) -> list[str]:
-    old, new = entry["old"], entry["new"]
-    if not (isinstance(old, dict) and isinstance(new, dict)):
-        return []
+def _changes(entry: _Outcome | _AuditEntry) -> list[str]:
+    old = entry.old
     return [
         f"{name} from {service.cell(name, old.get(name))} "
         f"to {service.cell(name, value)}"
-        for name, value in new.items()
+        for name, value in entry.new.items()
         if old.get(name) != value
     ]

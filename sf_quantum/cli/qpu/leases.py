@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from sf_quantum.cli.qpu import service
 from sf_quantum.errors import InputError
-from sf_quantum.files import JSON, mapping
-from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.files import JSON
+from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 
 _LEASES = "/v1/leases"
 # Letters of a lease's id in a terminal: the whole id is a secret.
@@ -25,6 +26,23 @@ _COLUMNS = {
     "ended": "closed",
     "purpose or reason": "job",
 }
+
+
+@dataclass(frozen=True)
+class _Lease:
+    id: str
+    job: str | None
+    held: bool
+    closed: float | None
+    reason: str | None
+
+    @property
+    def shown(self) -> dict[str, str | None]:
+        """The columns of a table that differ from the service's answer."""
+        about = self.reason
+        if self.closed is None:
+            about = self.job if self.held else f"waits: {self.job or '-'}"
+        return {"id": self.id[:SHOWN], "job": about}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,29 +72,30 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(client: ServiceClient, args: argparse.Namespace) -> None:
-    leases = _leases(client, "closed" if args.ended else "waiting")
-    if not args.json:
-        leases = [_shortened(lease) for lease in leases]
-    service.print_table(_COLUMNS, leases, "no leases", args)
+    _print(client, _leases(client, "closed" if args.ended else "waiting"), args)
 
 
-def _leases(client: ServiceClient, included: str) -> list[dict[str, JSON]]:
+def _leases(client: ServiceClient, included: str) -> JSON:
     """Return the leases that are held, and those that a parameter includes."""
-    path = f"{_LEASES}?{included}=true"
-    return service.objects(service.request(client, "GET", path))
+    return service.request(client, "GET", f"{_LEASES}?{included}=true")
 
 
-def _shortened(lease: dict[str, JSON]) -> dict[str, JSON]:
-    about = lease["reason"]
-    if lease["closed"] is None:
-        about = lease["job"] if lease["held"] else f"waits: {lease['job'] or '-'}"
-    return {**lease, "id": str(lease["id"])[:SHOWN], "job": about}
+def _read(client: ServiceClient, answer: JSON) -> _Lease:
+    return read_answer(client.name, _Lease, answer, "a lease")
+
+
+def _print(client: ServiceClient, leases: JSON, args: argparse.Namespace) -> None:
+    rows = service.objects(leases)
+    if not args.json:
+        rows = [{**row, **_read(client, row).shown} for row in rows]
+    service.print_table(_COLUMNS, rows, "no leases", args)
 
 
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
     if not args.id:  # every id begins with "", the value of an unset variable
         raise InputError("ID: is empty (sfq leases list)")
-    ids = [str(lease["id"]) for lease in _leases(client, "waiting")]
+    held = service.objects(_leases(client, "waiting"))
+    ids = [_read(client, lease).id for lease in held]
     matches = [id_ for id_ in ids if id_ == args.id] or [
         id_ for id_ in ids if id_.startswith(args.id)
     ]
@@ -84,5 +103,4 @@ def _end(client: ServiceClient, args: argparse.Namespace) -> None:
         what = f"{len(matches)} leases begin so" if matches else "not held"
         raise InputError(f"{args.id}: {what} (sfq leases list)")
     ended = service.request(client, "DELETE", f"{_LEASES}/{quote(matches[0], safe='')}")
-    lease = mapping(ended)
-    service.print_table(_COLUMNS, [lease if args.json else _shortened(lease)], "", args)
+    _print(client, [ended], args)

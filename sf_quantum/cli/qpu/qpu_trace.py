@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, Field, ValidationError
 
 from sf_quantum.cli.qpu import jobs, service
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON
 from sf_quantum.planning.traces.qpu import QpuJob, QpuTrace
-from sf_quantum.qpu.sfq.service_client import ServiceClient
+from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.service.domain.jobs import UNREADABLE, JobClass
 
 
@@ -42,7 +42,27 @@ class _Job(BaseModel):
         return self.charged_lease or self.lease
 
 
-_Leases: TypeAlias = Mapping[str, Mapping[str, JSON]]
+@dataclass(frozen=True)
+class _Device:
+    name: str
+    technology: str
+
+
+@dataclass(frozen=True)
+class _LeaseRow:
+    """The columns that are read of a lease in the service's report of usage."""
+
+    lease: str = ""
+    project: str | None = None
+    slurm_job_id: str | None = None
+    slurm_cluster: str | None = None
+    slurm_account: str | None = None
+
+
+@dataclass(frozen=True)
+class _LeasePage:
+    count: int
+    rows: list[_LeaseRow]
 
 
 def collect(
@@ -58,14 +78,15 @@ def collect(
     :param warn: function that gets a line about a job that cannot be read and is left out
     :returns: the trace of the jobs that have ended, and the number of the others
     """
-    device = mapping(service.request(client, "GET", "/v1/device"))
+    answer = service.request(client, "GET", "/v1/device")
+    device = read_answer(client.name, _Device, answer, "a device")
     submitted = [*_submitted(client, since, before, warn)]
     over = [job for job in submitted if job.ended is not None]
     leases = _leases(client, since)
     trace = QpuTrace(
-        [_row(job, leases.get(job.owner, {})) for job in over],
-        str(device["name"]),
-        str(device["technology"]),
+        [_row(job, leases.get(job.owner, _LeaseRow())) for job in over],
+        device.name,
+        device.technology,
     )
     return trace, len(submitted) - len(over)
 
@@ -105,33 +126,33 @@ def _readable(
             yield job
 
 
-def _leases(client: ServiceClient, since: float | None) -> _Leases:
+def _leases(client: ServiceClient, since: float | None) -> dict[str, _LeaseRow]:
     """Return the rows of the usage report for leases, by lease id."""
-    by_id: dict[str, Mapping[str, JSON]] = {}
+    by_id: dict[str, _LeaseRow] = {}
     count = 1
     while len(by_id) < count:
         query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(len(by_id))}
         if since is not None:
             query["from"] = str(since)
         path = f"/v1/accounting?{urlencode(query)}"
-        page = mapping(service.request(client, "GET", path))
-        rows = service.objects(page["rows"])
-        if not rows:
+        answer = service.request(client, "GET", path)
+        page = read_answer(client.name, _LeasePage, answer, "a report")
+        if not page.rows:
             break
-        by_id |= {str(row["lease"]): row for row in rows}
-        count = int(str(page["count"]))
+        by_id |= {row.lease: row for row in page.rows}
+        count = page.count
     return by_id
 
 
-def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
-    slurm_job, cluster = lease.get("slurm_job_id"), lease.get("slurm_cluster")
+def _row(job: _Job, lease: _LeaseRow) -> QpuJob:
+    slurm_job, cluster = lease.slurm_job_id, lease.slurm_cluster
     return QpuJob(
         job=job.id,
         user=job.user,
-        project=_text(lease.get("project")),
-        account=_text(lease.get("slurm_account")),
+        project=lease.project,
+        account=lease.slurm_account,
         # Slurm's ids are unique only within a cluster
-        slurm_job=f"{slurm_job}@{cluster}" if cluster else _text(slurm_job),
+        slurm_job=f"{slurm_job}@{cluster}" if cluster else slurm_job,
         lease=job.owner,
         job_class=job.job_class,
         kind=job.kind,
@@ -147,7 +168,3 @@ def _row(job: _Job, lease: Mapping[str, JSON]) -> QpuJob:
         device_seconds=job.seconds,
         lost_qpu_seconds=job.lost_qpu_seconds,
     )
-
-
-def _text(value: JSON) -> str | None:
-    return None if value is None else str(value)

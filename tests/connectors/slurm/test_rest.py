@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -301,15 +302,14 @@ def test_a_sweep_goes_on_until_no_job_is_left(
         {"job_id": 3, "comment": "sfq:other:c", "job_state": "RUNNING"},
     ]
     daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs}
-    fields: dict[str, JSON] = {"url": settings.url, "token_file": settings.token_file}
-    slurmrestd.sweep({**fields, "user": "bob"}, "sfq:run:", 0.05)
+    slurmrestd.sweep(replace(settings, user="bob"), "sfq:run:", 0.05)
     assert {path for method, path in daemon.asked if method == "DELETE"} == {
         "/slurm/job/1"
     }
     assert daemon.tokens[0][0] == "bob"
     daemon.answers["/slurm/jobs"] = 200, {"jobs": jobs[1:]}
     daemon.asked.clear()
-    slurmrestd.sweep(fields, "sfq:run:", 60)
+    slurmrestd.sweep(settings, "sfq:run:", 60)
     assert len(daemon.asked) == slurmrestd.SWEEPS
 
 

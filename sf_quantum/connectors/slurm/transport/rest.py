@@ -11,7 +11,6 @@ import posixpath
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 
 from streamflow.core.exception import (
     WorkflowExecutionException,
@@ -132,7 +131,7 @@ class Rest:
         self._comment = f"sfq:{login.driver_run}:"
         # the keys of the jobs whose submission may have arrived
         self._tried: set[str] = set()
-        guardian.current().cancel_jobs(asdict(settings), self._comment)
+        guardian.current().cancel_jobs(settings, self._comment)
 
     async def submit(self, submission: Submission) -> str:
         options = submission.options

@@ -376,16 +376,14 @@ class Slurmrestd:
         return RestError(text, temporary=temporary, number=numbers[0])
 
 
-def sweep(settings: Mapping[str, JSON], comment: str, seconds: float) -> None:
+def sweep(settings: Settings, comment: str, seconds: float) -> None:
     """Cancel the jobs whose comment begins with ``comment`` until none is left.
 
-    :param settings: the fields of :class:`Settings`
     :param seconds: time limit
     """
     deadline, quiet = Deadline(seconds), 0
-    texts = {key: None if text is None else str(text) for key, text in settings.items()}
     with suppress(InputError):
-        client = Slurmrestd(Settings(**texts))  # type: ignore[arg-type]
+        client = Slurmrestd(settings)
         while quiet < SWEEPS and deadline.left > 0:
             with suppress(RestError):
                 jobs = client.active(comment)

@@ -7,7 +7,7 @@ import logging
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from sf_quantum import backoff
 from sf_quantum.backoff import Backoff
 from sf_quantum.connectors import guardian
 from sf_quantum.connectors.slurm.transport import login
+from sf_quantum.connectors.slurm.transport.slurmrestd import Settings
 from sf_quantum.files import JSON
 from tests.lab import Lab
 from tests.support.slurm_jobs import Cluster, cluster
@@ -55,7 +56,7 @@ class Held:
     def __init__(self) -> None:
         self.comments: list[str] = []
 
-    def cancel_jobs(self, _: Mapping[str, JSON], comment: str) -> None:
+    def cancel_jobs(self, _: Settings, comment: str) -> None:
         self.comments.append(comment)
 
     def release(self, comment: str) -> None:
