@@ -21,7 +21,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import ClassVar
 
 from fastapi import Request, Response
@@ -29,6 +29,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 
+from sf_quantum import structs
 from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.device import problems
@@ -137,31 +138,32 @@ def read(
         body
     :raises Refused: if the submission is refused, as the queue refuses a small body
     """
+    reading = _Reading(dialect, qubits, [*payloads], {**(more or {})})
     if len(body) > PROCESS_BYTES:
         deadline = time.monotonic() + PATIENCE_SECONDS
         if not _reading.acquire(timeout=PATIENCE_SECONDS):
             raise _busy()
         try:
-            left = deadline - time.monotonic()
-            return _read_in_process(body, dialect, qubits, payloads, more or {}, left)
+            return _read_in_process(body, reading, deadline - time.monotonic())
         finally:
             _reading.release()
-    return _submission(*_read(body, dialect, qubits, payloads, more or {}))
+    return _submission(*_read(body, reading))
 
 
-def _read_in_process(
-    body: bytes,
-    dialect: str,
-    qubits: int,
-    payloads: Sequence[Kind],
-    more: Mapping[str, JSON],
-    seconds: float,
-) -> Submission:
+@dataclass(frozen=True)
+class _Reading:
+    """How a body is read, see :func:`read`."""
+
+    dialect: str
+    qubits: int
+    payloads: list[Kind]
+    more: dict[str, JSON]
+
+
+def _read_in_process(body: bytes, reading: _Reading, seconds: float) -> Submission:
     command = [sys.executable, "-m", __name__]
     with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as out:
-        given: dict[str, JSON] = {"dialect": dialect, "qubits": qubits}
-        given |= {"payloads": [*payloads], "more": {**more}}
-        stdin.write(json.dumps(given).encode() + b"\n")
+        stdin.write(json.dumps(asdict(reading)).encode() + b"\n")
         stdin.write(body)
         stdin.seek(0)
         try:
@@ -194,11 +196,12 @@ def main() -> None:
     os.nice(10)  # the service and its device take precedence
     # With these limits, the process ends even if the service has died.
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
-    given, body = json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()
+    reading = structs.read(_Reading, json.loads(sys.stdin.buffer.readline()))
+    body = sys.stdin.buffer.read()
     memory = MEMORY_BYTES + BYTES_PER_BYTE * len(body)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     try:
-        answer, payload = _read(body, **given)
+        answer, payload = _read(body, reading)
     except MemoryError:
         detail = f"reading the body takes more than {memory >> 20:,} MiB of memory"
         refused = {"status": 422, "detail": detail, "field": None}
@@ -207,28 +210,17 @@ def main() -> None:
     sys.stdout.buffer.write(payload.encode())
 
 
-def _read(
-    body: bytes,
-    dialect: str,
-    qubits: int,
-    payloads: Sequence[Kind],
-    more: Mapping[str, JSON],
-) -> tuple[str, str]:
-    answer, payload = _answer(body, dialect, qubits, payloads, more)
+def _read(body: bytes, reading: _Reading) -> tuple[str, str]:
+    answer, payload = _answer(body, reading)
     return json.dumps(answer), payload
 
 
-def _answer(
-    body: bytes,
-    dialect: str,
-    qubits: int,
-    payloads: Sequence[Kind],
-    more: Mapping[str, JSON],
-) -> tuple[dict[str, JSON], str]:
+def _answer(body: bytes, reading: _Reading) -> tuple[dict[str, JSON], str]:
+    more = reading.more
     try:
-        submission, size = load(dialect).read(parsed(body), more), Size()
-        if submission.kind == "problem" in payloads:
-            size = problems.check(submission.content, qubits)
+        submission, size = load(reading.dialect).read(parsed(body), more), Size()
+        if submission.kind == "problem" in reading.payloads:
+            size = problems.check(submission.content, reading.qubits)
             size = problems.with_solver(
                 size, submission.content, submission.parameters, more.get("solver")
             )
