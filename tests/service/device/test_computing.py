@@ -21,6 +21,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.runners import ProblemRunner
 from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.processes.limits import ComputeLimits
+from sf_quantum.service.device.processes.messages import Request
 from sf_quantum.service.device.processes.program import answered
 from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
 from tests.support.service import example_bqm, running_queue
@@ -207,10 +208,8 @@ def test_one_whose_service_has_died_does_not_begin() -> None:
 def test_an_answer_has_its_info_apart() -> None:
     arguments: dict[str, JSON] = {"kind": "problem", "parameters": {**SMALL}}
     limits = ComputeLimits(memory_gib=1e6, cpu_seconds=10**6).model_dump()
-    head: dict[str, JSON] = {"call": "run", "arguments": arguments, "limits": limits}
-    told, text = answered(head, json.dumps(example_bqm()))
-    assert told == {
-        "last": told["last"],
-        "info": {"sampler": "neal", "seed": 1, "reads": 5, "num_sweeps": 100},
-    }
+    request = Request("run", arguments, limits)
+    answer, text = answered(request, json.dumps(example_bqm()))
+    assert answer.error is None
+    assert answer.info == {"sampler": "neal", "seed": 1, "reads": 5, "num_sweeps": 100}
     assert "info" not in json.loads(text)

@@ -8,8 +8,10 @@ from multiprocessing.connection import Connection
 import pytest
 
 from sf_quantum.service.device.processes import messages
+from sf_quantum.service.device.processes.messages import Request
 from sf_quantum.threads import in_thread
 
+REQUEST = Request("run", {"seed": 1}, {"cpu_seconds": 5})
 MESSAGES = [
     (),
     ("",),
@@ -23,8 +25,8 @@ MESSAGES = [
 @pytest.mark.parametrize("texts", MESSAGES, ids=range(len(MESSAGES)))
 def test_a_text_arrives_as_it_was_sent(texts: tuple[str, ...]) -> None:
     ours, its = Pipe()
-    sending = in_thread(lambda: messages.send(ours, {"call": "run"}, *texts))
-    assert messages.receive(its) == ({"call": "run"}, "".join(texts))
+    sending = in_thread(lambda: messages.send(ours, REQUEST, *texts))
+    assert messages.receive(its, Request) == (REQUEST, "".join(texts))
     sending.result()
 
 
@@ -39,16 +41,16 @@ def test_no_piece_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Connection, "recv_bytes", received)
     text = "x" * (5 * messages.PIECE + 1)
-    sending = in_thread(lambda: messages.send(ours, {}, text))
-    assert messages.receive(its) == ({}, text)
+    sending = in_thread(lambda: messages.send(ours, REQUEST, text))
+    assert messages.receive(its, Request) == (REQUEST, text)
     sending.result()
     assert max(sizes) == messages.PIECE
 
 
 def test_an_end_that_is_closed_in_a_text_is_told() -> None:
     ours, its = Pipe()
-    ours.send_bytes(b"{}")
+    ours.send_bytes(b'{"call": "run", "arguments": {}}')
     ours.send_bytes(b"cut sh")
     ours.close()
     with pytest.raises(EOFError):
-        messages.receive(its)
+        messages.receive(its, Request)

@@ -20,11 +20,11 @@ from functools import cache
 from multiprocessing import Pipe
 
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON, mapping
+from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import Result
 from sf_quantum.service.device.processes import messages
 from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.processes.messages import Message
+from sf_quantum.service.device.processes.messages import Answer, Request
 from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.processes.program"
@@ -108,25 +108,24 @@ def ask(
     :raises InputError: if there is no result; the message says why
     """
     limits = limits or ComputeLimits()
-    head: dict[str, JSON] = {"call": call, "arguments": {**arguments}}
-    head["limits"] = limits.model_dump()
+    request = Request(call, {**arguments}, limits.model_dump())
     processes = _processes()
     process, reusable = processes.take(about := hash(payload)), False
     try:
-        answer = process.ask(give_up, head, payload, more)
-        if answer is None:
+        message = process.ask(give_up, request, payload, more)
+        if message is None:
             return None
-        header, text = answer
-        reusable = not header["last"]
+        answer, text = message
+        reusable = not answer.last
         process.known.append(about)
     except EOFError:
         status = process.status
         raise Ended(_why_it_ended(status, limits), status) from None
     finally:
         (processes.put_back if reusable else processes.replace)(process)
-    if error := header.get("error"):
-        raise InputError(str(error))
-    return Result(text, mapping(header["info"]))
+    if answer.error:
+        raise InputError(answer.error)
+    return Result(text, answer.info)
 
 
 def start(kinds: Sequence[Kind] = ()) -> None:
@@ -174,8 +173,7 @@ class _Process:
         os.close(lifeline)
         self._warming = bool(kinds)
         if kinds:
-            head: dict[str, JSON] = {"call": "warm", "arguments": {"kinds": [*kinds]}}
-            messages.send(self._connection, {**head, "limits": {}})
+            messages.send(self._connection, Request("warm", {"kinds": [*kinds]}))
 
     @property
     def alive(self) -> bool:
@@ -186,8 +184,8 @@ class _Process:
         return self._popen.wait()
 
     def ask(
-        self, give_up: Callable[[], bool], head: Mapping[str, JSON], *texts: str
-    ) -> Message | None:
+        self, give_up: Callable[[], bool], request: Request, *texts: str
+    ) -> tuple[Answer, str] | None:
         """Send a request, and return its answer; ``None`` if it was given up.
 
         :raises EOFError: if the process ends before its answer
@@ -197,16 +195,16 @@ class _Process:
                 if self._receive(give_up) is None:
                     return None
                 self._warming = False
-            messages.send(self._connection, head, *texts)
+            messages.send(self._connection, request, *texts)
             return self._receive(give_up)
         except ConnectionError as error:
             raise EOFError from error
 
-    def _receive(self, give_up: Callable[[], bool]) -> Message | None:
+    def _receive(self, give_up: Callable[[], bool]) -> tuple[Answer, str] | None:
         while not self._connection.poll(POLL_SECONDS):
             if give_up():
                 return None
-        return messages.receive(self._connection)
+        return messages.receive(self._connection, Answer)
 
     def end(self) -> None:
         self._popen.kill()

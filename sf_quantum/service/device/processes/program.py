@@ -1,9 +1,8 @@
 """The program of a separate process, which computes jobs; see :mod:`.processes`.
 
 Its standard input is a connection of :mod:`multiprocessing`, for :mod:`.messages`. A
-request is ``{"call", "arguments", "limits"}`` and the payload of a job. The answer is
-``{"info", "last"}`` or ``{"error", "last"}``, and the result; after its last answer, the
-process ends. Its standard output is the reading end of a pipe, whose other end the service
+request is a :class:`.Request` and the payload of a job. The answer is an :class:`.Answer`
+and the result; after its last answer, the process ends. Its standard output is the reading end of a pipe, whose other end the service
 holds.
 """
 
@@ -45,11 +44,11 @@ from sf_quantum.service.device.emulator.device_errors import Noise
 from sf_quantum.service.device.emulator.photons import optics
 from sf_quantum.service.device.processes import merging, messages, verification
 from sf_quantum.service.device.processes.limits import ComputeLimits
-from sf_quantum.service.device.processes.messages import Message
+from sf_quantum.service.device.processes.messages import Answer, Request
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.domain.photonic import PhotonicExperiment
 
-Answer: TypeAlias = dict[str, JSON]
+Content: TypeAlias = dict[str, JSON]
 # A process that has used more memory ends after its job, since it rarely returns memory.
 KEPT_BYTES = 1 << 30
 # Packages that take seconds to import, by the kind of the jobs that need them.
@@ -75,23 +74,24 @@ def main() -> None:
     connection, last = Connection(0), False
     with suppress(EOFError, ConnectionError):
         while not last:
-            told, text = answered(*messages.receive(connection))
-            messages.send(connection, told, text)
-            last = bool(told["last"])
+            answer, text = answered(*messages.receive(connection, Request))
+            messages.send(connection, answer, text)
+            last = answer.last
 
 
-def answered(head: Mapping[str, JSON], payload: str) -> Message:
-    """Return the answer to a request."""
-    limits = ComputeLimits.model_validate(head["limits"])
+def answered(request: Request, payload: str) -> tuple[Answer, str]:
+    """Return the answer to a request, and the text of the result."""
+    limits = ComputeLimits.model_validate(request.limits)
     _limit(resource.RLIMIT_AS, int(limits.memory_gib * 2**30))
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     # Exceeding this limit kills the process, even within a library.
     _limit(resource.RLIMIT_CPU, math.ceil(used) + limits.cpu_seconds)
-    answer: Answer = {}
+    info: dict[str, JSON] = {}
     error, last, text = None, False, ""
     try:
-        answer = CALLS[str(head["call"])](payload, **mapping(head["arguments"]))
-        text = json.dumps({key: answer[key] for key in answer if key != "info"})
+        content = CALLS[request.call](payload, **request.arguments)
+        info = mapping(content.get("info"))
+        text = json.dumps({key: content[key] for key in content if key != "info"})
     except QuantumError as refused:
         error = str(refused)
     except MemoryError:
@@ -99,10 +99,8 @@ def answered(head: Mapping[str, JSON], payload: str) -> Message:
         error, last = f"the job needs more than {limit} of memory", True
     except Exception as failure:  # noqa: BLE001 - any library may raise any error
         error = f"{type(failure).__name__}: {failure}"
-    largest = _peak_bytes()
-    header: Answer = {"last": last or largest > KEPT_BYTES}
-    header |= {"error": error} if error else {"info": answer.get("info", {})}
-    return header, "" if error else text
+    last = last or _peak_bytes() > KEPT_BYTES
+    return (Answer(last, error), "") if error else (Answer(last, None, info), text)
 
 
 def run(
@@ -112,7 +110,7 @@ def run(
     noise: JSON = None,
     architecture: JSON = None,
     **more: int,
-) -> Answer:
+) -> Content:
     """Compute a job with the device's noise.
 
     :param architecture: architecture of the device, for circuits
@@ -135,8 +133,8 @@ def run(
 
 
 def _each(
-    bqms: Sequence[Answer], parameters: JobParameters, errors: Noise | None
-) -> Iterator[Answer]:
+    bqms: Sequence[Content], parameters: JobParameters, errors: Noise | None
+) -> Iterator[Content]:
     """Sample BQMs, each with its own seed; the first has the job's seed."""
     draws = random.Random(parameters.get("seed"))
     for number, bqm in enumerate(bqms):
@@ -146,7 +144,7 @@ def _each(
         yield _sampled(bqm, parameters, errors)
 
 
-def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> Answer:
+def _sampled(bqm: Content, parameters: JobParameters, errors: Noise | None) -> Content:
     sampler: Sampler = NealSampler()
     scaled, options = True, {name: parameters.get(name) for name in sampler.parameters}
     if parameters.get("annealing"):
@@ -158,8 +156,8 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
             how = how.drifted(errors.drift(1 + most))
         sampler, scaled = annealing_sampler.AnnealingSampler(how), how.auto_scale
 
-    def sample(programmed: JSON) -> Answer:
-        return problem.sample(sampler, cast("Answer", programmed), options)
+    def sample(programmed: JSON) -> Content:
+        return problem.sample(sampler, cast("Content", programmed), options)
 
     if errors:
         return errors.run_problem(bqm, sample, scaled=scaled)
@@ -168,7 +166,7 @@ def _sampled(bqm: Answer, parameters: JobParameters, errors: Noise | None) -> An
 
 def solve(
     payload: str, environment: Mapping[str, str], parameters: JobParameters
-) -> Answer:
+) -> Content:
     """Sample a problem on a QPU, with its vendor's client.
 
     :param environment: environment variables of the job, as for a step
@@ -184,7 +182,7 @@ def solve(
     return client.solve(json.loads(payload), given)
 
 
-def warm(_: str, kinds: Sequence[Kind]) -> Answer:
+def warm(_: str, kinds: Sequence[Kind]) -> Content:
     """Import the packages of some kinds of jobs, as far as they are installed."""
     packages = [PACKAGES[kind] for kind in kinds if kind in PACKAGES]
     for name in (name for names in packages for name in names):
@@ -193,25 +191,25 @@ def warm(_: str, kinds: Sequence[Kind]) -> Answer:
     return {}
 
 
-def size(payload: str, architecture: JSON, noisy: bool, bond_dimension: int) -> Answer:
+def size(payload: str, architecture: JSON, noisy: bool, bond_dimension: int) -> Content:
     """Check circuits, and return the fields of their size."""
     return aer.size(json.loads(payload), architecture, noisy, bond_dimension)
 
 
-def check_optics(payload: str) -> Answer:
+def check_optics(payload: str) -> Content:
     """Check an experiment in linear optics."""
     optics.check(PhotonicExperiment.model_validate_json(payload))
     return {}
 
 
-def merge(payload: str, *, by_circuit: bool) -> Answer:
+def merge(payload: str, *, by_circuit: bool) -> Content:
     """Merge the results of slices."""
     return merging.merge(json.loads(payload), by_circuit=by_circuit)
 
 
 def verify(
     payload: str, *, kind: Kind, characters: int, shots: int, fewer: bool
-) -> Answer:
+) -> Content:
     """Check a result of a vendor; see :func:`.verification.verified`.
 
     :param payload: payload of the job, ``characters`` long, followed by the text of the
@@ -225,7 +223,7 @@ def verify(
     return {**verified.content, "info": {"difference": verified.difference}}
 
 
-CALLS: Mapping[str, Callable[..., Answer]] = {
+CALLS: Mapping[str, Callable[..., Content]] = {
     "run": run,
     "solve": solve,
     "check": simulation.check,
