@@ -12,6 +12,7 @@ import math
 import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeAlias
 from uuid import UUID
 
@@ -27,14 +28,15 @@ from pydantic import (
     ValidationError,
 )
 
-from sf_quantum.files import JSON
+from sf_quantum import structs
+from sf_quantum.files import JSON, listing
 from sf_quantum.service.dialects.iqm.architecture import (
     IMPLEMENTATIONS,
     Architecture,
     qubit_name,
 )
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Submission
+from sf_quantum.service.domain.jobs import Job, Submission
 
 #: bounds of a job, which clients can query
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
@@ -137,12 +139,10 @@ class CircuitJob(BaseModel):
     dd_mode: Literal["disabled", "enabled"] = "disabled"
     dd_strategy: dict[str, JsonValue] | None = None
 
-    def submission(
-        self, chip: Architecture, about: Mapping[str, JSON] | None = None
-    ) -> Submission:
+    def submission(self, chip: Architecture, tag: str | None = None) -> Submission:
         """Convert the batch for the queue.
 
-        :param about: further metadata
+        :param tag: tag of the request
         :raises Refused: 400 if a circuit does not fit on the QPU
         """
         if (names := self.qubit_mapping) and len({*names.values()}) < len(names):
@@ -156,7 +156,7 @@ class CircuitJob(BaseModel):
             for index, circuit in enumerate(self.circuits)
         ]
         options = self.model_dump(mode="json", exclude={"circuits"}, exclude_unset=True)
-        metadata: dict[str, JSON] = {**(about or {}), "options": options}
+        metadata = Metadata(tag, options).to_json()
         if len(json.dumps(metadata)) > OPTIONS_BYTES:
             raise Refused(400, f"the options exceed {OPTIONS_BYTES} bytes")
         return Submission(
@@ -171,10 +171,47 @@ class CircuitJob(BaseModel):
         )
 
 
-def read(content: JSON, chip: Architecture, about: Mapping[str, JSON]) -> Submission:
+@dataclass(frozen=True)
+class Metadata:
+    """What a job keeps for IQM's clients.
+
+    :param tag: tag of the request
+    :param options: the fields that the client has set, without the circuits
+    :param messages: messages about the submission
+    """
+
+    tag: str | None = None
+    options: dict[str, JSON] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, job: Job | Submission) -> Metadata:
+        return structs.read(cls, job.metadata or {})
+
+    @property
+    def calibration(self) -> JSON:
+        """The calibration set that the client has asked for."""
+        return self.options.get("calibration_set_id")
+
+    @property
+    def mapping(self) -> dict[str, str] | None:
+        """The names of the QPU's qubits, by the circuits' names, if there are such."""
+        names = self.options.get("qubit_mapping")
+        if not isinstance(names, dict):
+            return None
+        return {logical: str(physical) for logical, physical in names.items()}
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the metadata of a submission."""
+        content: dict[str, JSON] = {} if self.tag is None else {"tag": self.tag}
+        content["options"] = self.options
+        return content | ({"messages": [*self.messages]} if self.messages else {})
+
+
+def read(content: JSON, chip: Architecture, tag: str | None) -> Submission:
     """Read the content of a body.
 
-    :param about: further metadata
+    :param tag: tag of the request
     :raises Refused: 400 if the content is invalid, or a circuit does not fit on the QPU
     """
     try:
@@ -183,18 +220,24 @@ def read(content: JSON, chip: Architecture, about: Mapping[str, JSON]) -> Submis
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         raise Refused(400, str(first["msg"]), where or None) from error
-    return job.submission(chip, about)
+    return job.submission(chip, tag)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What :func:`read` needs in another process."""
+
+    architecture: Architecture
+    tag: str | None
 
 
 def submission_of(content: JSON, more: Mapping[str, JSON]) -> Submission:
     """Read the content of a body as :func:`read` does, in another process.
 
-    :param more: the fields of the architecture as ``architecture``, and further metadata
-        as ``metadata``
+    :param more: the fields of a :class:`Reading`
     """
-    chip = TypeAdapter(Architecture).validate_python(more["architecture"])
-    metadata = more["metadata"]
-    return read(content, chip, metadata if isinstance(metadata, dict) else {})
+    reading = TypeAdapter(Reading).validate_python(more)
+    return read(content, reading.architecture, reading.tag)
 
 
 def text(
@@ -318,28 +361,38 @@ def _number(one: Instruction, argument: str) -> float:
     return number
 
 
-def about(text: str) -> dict[str, JSON]:
-    """Read the JSON comment of a text."""
+def _keys(value: JSON) -> list[tuple[str, int]]:
+    pairs = (item for item in listing(value) if isinstance(item, list))
+    return [(str(key), structs.whole(bits)) for key, bits in pairs]
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The comment of a text, see the module."""
+
+    name: str
+    keys: Annotated[list[tuple[str, int]], _keys]
+    metadata: JSON = None
+
+
+def _header(text: str) -> _Header:
     _, comment, _ = text.split("\n", 2)
-    header: dict[str, JSON] = json.loads(comment.removeprefix("// "))
-    return header
+    return structs.read(_Header, json.loads(comment.removeprefix("// ")))
 
 
 def keys(text: str) -> list[tuple[str, int]]:
     """List the keys of the measurements in a text, with their numbers of bits."""
-    keys = about(text)["keys"]
-    listed = keys if isinstance(keys, list) else []
-    return [(str(one[0]), int(str(one[1]))) for one in listed if isinstance(one, list)]
+    return _header(text).keys
 
 
 def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
     """Convert a text back to the circuit as it was submitted."""
-    header = about(text)
+    header = _header(text)
     names = {physical: logical for logical, physical in (mapping or {}).items()}
     return {
-        "name": header["name"],
+        "name": header.name,
         "instructions": [*_instructions(text, names)],
-        "metadata": header.get("metadata"),
+        "metadata": header.metadata,
     }
 
 

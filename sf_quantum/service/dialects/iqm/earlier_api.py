@@ -44,7 +44,7 @@ async def submit(
 ) -> Response:
     """Submit a batch of circuits."""
     job = await routes.submitted(
-        request, queue, who, queue.device.name, {}, x_sfq_lease
+        request, queue, who, queue.device.name, None, x_sfq_lease
     )
     return JSONResponse({"id": jobs.show(job)["id"]}, 201)
 

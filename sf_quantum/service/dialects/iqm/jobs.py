@@ -15,6 +15,7 @@ from sf_quantum.service.dialects.iqm import (
     circuits,
     measurements,
 )
+from sf_quantum.service.dialects.iqm.circuits import Metadata
 from sf_quantum.service.dialects.iqm.refusals import Coded
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Forecast, Identity, Job, State
@@ -66,7 +67,7 @@ class Jobs:
             "type": "circuit",
             "qc": {"id": architecture.identity(device), "alias": device.name},
             "status": STATUSES[job.state],
-            "tag": (job.metadata or {}).get("tag"),
+            "tag": Metadata.of(job).tag,
             "execution": {
                 "progress": {
                     "shots": {
@@ -101,18 +102,16 @@ class Jobs:
 
     def payload(self, job: Job) -> dict[str, JSON]:
         """Return the job as it was submitted."""
-        options = (job.metadata or {}).get("options")
-        submitted = {**options} if isinstance(options, dict) else {}
-        mapping = submitted.pop("qubit_mapping", None)
-        names = mapping if isinstance(mapping, dict) else {}
-        qubits = {logical: str(physical) for logical, physical in names.items()}
-        sent: list[JSON] = [circuits.circuit(one, qubits) for one in self._texts(job)]
+        metadata = Metadata.of(job)
+        names = metadata.mapping
+        sent: list[JSON] = [circuits.circuit(one, names) for one in self._texts(job)]
         pairs: list[JSON] = [
             {"logical_name": logical, "physical_name": physical}
-            for logical, physical in qubits.items()
+            for logical, physical in (names or {}).items()
         ]
-        given = pairs if mapping is not None else None
-        return {"circuits": sent, **submitted, "qubit_mapping": given}
+        options = {k: v for k, v in metadata.options.items() if k != "qubit_mapping"}
+        mapping = None if names is None else pairs
+        return {"circuits": sent, **options, "qubit_mapping": mapping}
 
     def counts(self, job: Job) -> str:
         """Return the counts of each circuit, as JSON text."""
@@ -157,13 +156,12 @@ def uuid(job: Job) -> str:
 
 
 def _messages(job: Job, forecast: Forecast | None) -> list[JSON]:
-    messages = (job.metadata or {}).get("messages")
-    listed = [*messages] if isinstance(messages, list) else []
+    listed = [*Metadata.of(job).messages]
     if job.note and job.state != "Failed":
         listed.append(job.note)
     if forecast is not None:
         listed.append(forecast.words)
-    return [{"source": SERVER, "message": str(message)} for message in listed]
+    return [{"source": SERVER, "message": message} for message in listed]
 
 
 def _errors(job: Job) -> list[JSON]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, TypeVar
 
@@ -175,8 +175,7 @@ async def submit(
     if use_timeslot and not _in_timeslot(queue, who, x_sfq_lease):
         detail = "the job's lease does not have the reservation 'timeslot'"
         raise Coded(403, "no_booked_timeslots", detail)
-    metadata: dict[str, JSON] = {} if tag is None else {"tag": tag}
-    job = await submitted(request, queue, who, qc, metadata, x_sfq_lease)
+    job = await submitted(request, queue, who, qc, tag, x_sfq_lease)
     return JSONResponse(jobs.show(job), 201)
 
 
@@ -192,7 +191,7 @@ async def submitted(
     queue: JobQueue,
     who: Identity,
     qc: str,
-    metadata: dict[str, JSON],
+    tag: str | None,
     lease: str | None,
 ) -> Job:
     """Submit the circuits of a request's body.
@@ -201,7 +200,7 @@ async def submitted(
     """
     chip = machine(queue.device, qc)
     body = await request.body()
-    submission = await _read(request, queue, who, body, chip, metadata)
+    submission = await _read(request, queue, who, body, chip, tag)
     submission = _with_calibration(request, queue.device, submission)
     leases: ImplicitLeases = request.app.state.dialects["iqm"].leases
     async with leases.submitting(who, lease) as submitting:
@@ -216,11 +215,11 @@ async def _read(
     who: Identity,
     body: bytes,
     chip: Architecture,
-    metadata: dict[str, JSON],
+    tag: str | None,
 ) -> Submission:
     """Read a submission; a large submission as in other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
-        return await asyncio.to_thread(_read_small, body, chip, metadata)
+        return await asyncio.to_thread(_read_small, body, chip, tag)
     description = queue.device.description
     whole = partial(
         large_bodies.read,
@@ -228,21 +227,19 @@ async def _read(
         "iqm",
         qubits=description.qubits,
         payloads=description.kinds,
-        more={"architecture": asdict(chip), "metadata": metadata},
+        more=asdict(circuits.Reading(chip, tag)),
     )
     async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
         return await large_bodies.in_turn(queue, body, whole)
 
 
-def _read_small(
-    body: bytes, chip: Architecture, metadata: dict[str, JSON]
-) -> Submission:
+def _read_small(body: bytes, chip: Architecture, tag: str | None) -> Submission:
     try:
         content = parsed(body)
     except ValueError as error:
         raise Refused(400, "the body is not JSON") from error
-    return circuits.read(content, chip, metadata)
+    return circuits.read(content, chip, tag)
 
 
 def _with_calibration(
@@ -252,18 +249,16 @@ def _with_calibration(
 
     Every job runs with the current set; a job for an earlier set gets a message about this.
     """
-    metadata = submission.metadata or {}
-    options = metadata.get("options")
-    asked = options.get("calibration_set_id") if isinstance(options, dict) else None
+    metadata = circuits.Metadata.of(submission)
+    requested = metadata.calibration
     now = calibrations.calibration_set(device, device.description.calibration)
-    if asked is None or asked == now:
+    if requested is None or requested == now:
         return submission
-    if asked not in request.app.state.dialects["iqm"].calibrations:
-        raise _no_calibration(str(asked))
-    metadata["messages"] = [
-        f"calibration set {asked} has been replaced: the job runs with the present one"
-    ]
-    return submission
+    if requested not in request.app.state.dialects["iqm"].calibrations:
+        raise _no_calibration(str(requested))
+    message = f"calibration set {requested} has been replaced: the job runs with the present one"
+    told = replace(metadata, messages=[message])
+    return replace(submission, metadata=told.to_json())
 
 
 @router.get("/jobs/{job_id}")

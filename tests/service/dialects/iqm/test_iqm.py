@@ -132,7 +132,7 @@ def ended(service: RunningService, job: dict[str, Any]) -> dict[str, Any]:
 
 def read(text: JSON, known: Architecture = STAR) -> str:
     """The OpenQASM of a job's only circuit."""
-    submission = circuits.read(text, known, {})
+    submission = circuits.read(text, known, None)
     assert isinstance(submission.content, str)
     return submission.content
 
@@ -308,7 +308,7 @@ def test_circuits_that_differ_in_angles_have_a_template() -> None:
     def text(angle: float, name: str) -> str:
         job = batch(prx("QB1", angle), measure("a", "QB1"))
         job["circuits"][0]["name"] = name
-        sent = circuits.read(job, STAR, {})
+        sent = circuits.read(job, STAR, None)
         return str(sent.content)
 
     (one, angles), (other, _) = map(template_of, (text(0.5, "a"), text(1.5, "b")))
@@ -445,7 +445,7 @@ def test_anything_else_is_read_or_refused(data: st.DataObject) -> None:
     body = changed(sound, data.draw)
     submission, refused = None, None
     try:
-        submission = circuits.read(body, STAR, {})
+        submission = circuits.read(body, STAR, None)
     except Refused as error:
         refused = error
     if refused is not None:
