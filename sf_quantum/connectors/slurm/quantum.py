@@ -23,7 +23,7 @@ from streamflow.core.exception import (
     WorkflowExecutionException,
 )
 
-from sf_quantum import backoff, journal
+from sf_quantum import backoff, journal, structs
 from sf_quantum.connectors import exit_codes, hints
 from sf_quantum.connectors.hints import JobHints
 from sf_quantum.connectors.quantum import job_marks, qpu_jobs
@@ -39,7 +39,7 @@ from sf_quantum.connectors.slurm.queue import SlurmQueue
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.connectors.tracebacks import traceback_filter
 from sf_quantum.errors import InputError, QpuError
-from sf_quantum.files import listing, mapping, parse_json
+from sf_quantum.files import parse_json
 from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import NoLease, qrmi_config
 from sf_quantum.qpu.environment import RESOURCES
@@ -153,6 +153,13 @@ class _QpuState:
         if self.state == "offline":
             return NoLease(self.note or f"QPU {self.qpu} is offline")
         return QpuError(self.note)
+
+
+@dataclass(frozen=True)
+class _QpuStates:
+    """The output of ``sfq qpus --json``."""
+
+    qpus: list[_QpuState]
 
 
 class ServiceQpus:
@@ -469,12 +476,8 @@ def _read_states(text: str) -> list[_QpuState] | None:
     """Read the output of ``sfq qpus --json``, ignoring lines of other programs."""
     for line in text.splitlines():
         if line.startswith("{"):
-            with suppress(ValueError, KeyError):
-                qpus = listing(mapping(parse_json(line))["qpus"])
-                return [
-                    _QpuState(str(qpu["qpu"]), str(qpu["state"]), str(qpu["note"]))
-                    for qpu in map(mapping, qpus)
-                ]
+            with suppress(ValueError):
+                return structs.read(_QpuStates, parse_json(line)).qpus
     return None
 
 

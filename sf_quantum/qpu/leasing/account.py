@@ -11,12 +11,13 @@ It contains one line of JSON for each run of the command::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
+from sf_quantum import structs
 from sf_quantum.errors import InputError, QuantumError
-from sf_quantum.files import JSON
 from sf_quantum.protocol.tasks import LeaseJob
 from sf_quantum.qpu import Qpu, load
 from sf_quantum.qpu.environment import RESOURCES, TOKEN, listed, types_by_name
@@ -34,7 +35,7 @@ class LeaseUsage:
     """
 
     qpu: str
-    jobs: list[LeaseJob] | None
+    jobs: list[Annotated[LeaseJob, LeaseJob.read]] | None
     trouble: str | None = None
     technology: str | None = None
     calibration: str | None = None
@@ -53,7 +54,7 @@ class CommandRun:
     """
 
     status: int
-    leases: Sequence[LeaseUsage]
+    leases: list[LeaseUsage]
     waited: float = 0.0
     refusal: str | None = None
     waited_out: bool = False
@@ -118,22 +119,10 @@ def loads(text: str) -> list[CommandRun]:
     """Read the lines of an account."""
     try:
         return [
-            CommandRun(
-                int(run["status"]),
-                [_lease(**lease) for lease in run["leases"]],
-                float(run["waited"]),
-                run.get("refusal"),
-                run.get("waited_out") is True,
-            )
-            for run in map(json.loads, text.splitlines())
+            structs.read(CommandRun, json.loads(line)) for line in text.splitlines()
         ]
-    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"not an account of sfq lease: {text[:200]!r}") from error
-
-
-def _lease(jobs: list[dict[str, JSON]] | None, **lease: str) -> LeaseUsage:
-    read = None if jobs is None else [LeaseJob.read(job) for job in jobs]
-    return LeaseUsage(jobs=read, **lease)
 
 
 def _usage(qpu: Qpu, token: str) -> LeaseUsage:
