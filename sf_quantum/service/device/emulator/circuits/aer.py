@@ -129,14 +129,20 @@ def simulate(
     shots = shots_of(parameters)
     # errors change with each attempt
     seed = (seed + (noise.seed if noise else 0)) % SEEDS
-    alike: dict[tuple[str, frozenset[str]], list[Group]] = {}
+    alike: dict[tuple[str, frozenset[str], bool], list[Group]] = {}
     for group in job.groups:
         method = _method(group.circuit, noise is not None)
-        names = frozenset(name for name, _ in _operations(group.circuit)) & NOISY
-        alike.setdefault((method, names if noise else frozenset()), []).append(group)
+        names = frozenset(name for name, _ in _operations(group.circuit))
+        if is_branched := "if_else" in names:
+            group = replace(group, circuit=_without_idle(group.circuit))
+        kind = method, names & NOISY if noise else frozenset(), is_branched
+        alike.setdefault(kind, []).append(group)
     counters: dict[int, JSON] = {}
-    for (method, names), groups in alike.items():
+    for (method, names, is_branched), groups in alike.items():
         simulator = _simulator(method, names, noise, bond_dimension)
+        # Aer 0.18 leaves out qubits that no measurement depends on, and then fails if a
+        # branch has such a qubit.
+        simulator.set_options(enable_truncation=not is_branched)
         own_seed = seed + groups[0].numbers[0]
         counters.update(_counters(simulator, groups, shots, own_seed))
     if job.single:
@@ -241,8 +247,22 @@ def _operations(
 
 
 def _used(circuit: QuantumCircuit) -> int:
-    """Count the qubits that a circuit uses; Aer simulates no others."""
+    """Count the qubits that a circuit uses; no others are simulated."""
     return len({qubit for one in circuit.data for qubit in one.qubits})
+
+
+def _without_idle(circuit: QuantumCircuit) -> QuantumCircuit:
+    """Return a circuit without the qubits that it does not use."""
+    from qiskit import QuantumCircuit
+
+    used = {qubit for one in circuit.data for qubit in one.qubits}
+    qubits = [qubit for qubit in circuit.qubits if qubit in used]
+    compact = QuantumCircuit(qubits, circuit.clbits, global_phase=circuit.global_phase)
+    for register in circuit.cregs:
+        compact.add_register(register)
+    for one in circuit.data:
+        compact.append(one, copy=False)
+    return compact
 
 
 def _sampled(circuit: QuantumCircuit) -> bool:

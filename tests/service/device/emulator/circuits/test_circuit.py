@@ -38,6 +38,7 @@ from sf_quantum.service.device.emulator.technologies import TECHNOLOGIES, Errors
 from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.service.device.processes.merging import merge
 from sf_quantum.service.device.readings import Calibration
+from tests.support.circuits import LEAST_P, p_value, probabilities
 from tests.support.service import example_bqm, running_service
 
 HEAD = 'OPENQASM 3.0;\ninclude "stdgates.inc";\n'
@@ -901,6 +902,39 @@ def test_work_in_branches_is_estimated() -> None:
             for text in texts
         )
         assert plain <= branched < 1.1 * plain
+
+
+def _conditional(random: Random) -> str:
+    """Return a circuit with conditions, few measurements and unused qubits."""
+    qubits, sizes = random.randrange(2, 7), [random.randrange(1, 4) for _ in range(2)]
+    bits = [
+        (name, n) for name, size in zip("cd", sizes, strict=True) for n in range(size)
+    ]
+    used = random.sample(range(qubits), min(qubits, 4))
+
+    def operation() -> str:
+        first, *others = random.sample(used, len(used))
+        name, bit = random.choice(bits)
+        choices = [f"sx q[{first}]", f"h q[{first}]", f"reset q[{first}]"]
+        choices += [f"measure q[{first}] -> {name}[{bit}]"] * 2
+        return f"{random.choice([*choices, f'cx q[{first}], q[{others[0]}]'])};"
+
+    lines = [f"qreg q[{qubits}]; creg c[{sizes[0]}]; creg d[{sizes[1]}];"]
+    for _ in range(random.randrange(3, 12)):
+        place = random.randrange(2)
+        number = random.randrange(1 << sizes[place])
+        condition = f"if ({'cd'[place]} == {number}) " if random.random() < 0.4 else ""
+        lines.append(condition + operation())
+    return "\n".join([*lines, f"measure q[{used[0]}] -> d[0];"])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_conditions_on_qubits_that_nothing_measures(seed: int) -> None:
+    body = _conditional(Random(seed))
+    for head in (HEAD, 'OPENQASM 2.0;\ninclude "qelib1.inc";\n'):
+        (group,) = batch(head + body).groups
+        expected = probabilities(group.circuit)
+        assert p_value(counts(head + body), expected) > LEAST_P, body
 
 
 def test_a_device_tells_its_errors_and_has_none_without_noise() -> None:
