@@ -26,6 +26,7 @@ from pydantic import (
     JsonValue,
     TypeAdapter,
     ValidationError,
+    model_validator,
 )
 
 from sf_quantum import structs
@@ -74,18 +75,27 @@ def _pairs(mapping: JsonValue) -> JsonValue:
         return mapping
     physical: dict[str, JsonValue] = {}
     for pair in mapping:
-        if not isinstance(pair, dict) or "logical_name" not in pair:
+        name = pair.get("logical_name") if isinstance(pair, dict) else None
+        if not isinstance(pair, dict) or not isinstance(name, str):
             raise ValueError("expected logical_name and physical_name")
-        physical[str(pair["logical_name"])] = pair.get("physical_name")
+        if name in physical:
+            raise ValueError(f"{name[:SHOWN]!r} stands twice")
+        physical[name] = pair.get("physical_name")
     return physical
 
 
 def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Convert angles in full turns, which earlier clients send."""
     for turns, angle in TURNS.items():
-        if isinstance(given := args.pop(turns, None), int | float):
+        if turns not in args:
+            continue
+        if angle in args:
+            raise ValueError(f"give {angle} or {turns}, not both")
+        given = args.pop(turns)
+        if isinstance(given, int | float) and not isinstance(given, bool):
             # more turns make no sense, and the product of a long integer overflows
-            args[angle] = given * math.tau if abs(given) < MOST_TURNS else math.inf
+            given = given * math.tau if abs(given) < MOST_TURNS else math.inf
+        args[angle] = given
     return args
 
 
@@ -100,6 +110,13 @@ class Instruction(BaseModel):
         default_factory=dict
     )
     implementation: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_qubits(cls, content: JsonValue) -> JsonValue:
+        if isinstance(content, dict) and "locus" in content and "qubits" in content:
+            raise ValueError("give locus or qubits, not both")
+        return content
 
 
 class Circuit(BaseModel):

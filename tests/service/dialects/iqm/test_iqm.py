@@ -304,6 +304,42 @@ def test_earlier_clients_names_are_read() -> None:
     assert "delay[80.0ns] q[0];" in read(batch(delay, measure("k", "QB1")))
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_what_is_said_twice_is_refused(data: st.DataObject) -> None:
+    """Two spellings of an angle or of qubits, and two qubits of one name."""
+    angle, phase = (data.draw(st.floats(-2, 2)) for _ in range(2))
+    turns: dict[str, JSON] = {"angle_t": angle, "phase_t": phase}
+    both = data.draw(st.sampled_from(["", "angle", "phase", "locus", "pairs"]))
+    flip: dict[str, JSON] = {"name": "prx", "qubits": ["a"], "args": turns}
+    pairs: list[JSON] = [{"logical_name": "a", "physical_name": "QB2"}]
+    if both in ("angle", "phase"):
+        turns[both] = data.draw(st.floats(-2, 2))
+    elif both == "locus":
+        flip["locus"] = ["a"]
+    elif both == "pairs":
+        name = data.draw(st.sampled_from(["QB1", "QB2"]))
+        pairs.append({"logical_name": "a", "physical_name": name})
+    body = batch(flip, measure("k", "a"), qubit_mapping=pairs)
+    if both:
+        with pytest.raises(Refused, match=r"not both|twice"):
+            read(body)
+    else:
+        told = f"prx({angle * math.tau!r}, {phase * math.tau!r}) q[1];"
+        assert told in read(body)
+
+
+@pytest.mark.parametrize("wrong", [True, "1", None, [1]])
+def test_turns_are_numbers(wrong: JSON) -> None:
+    args: JSON = {"angle_t": wrong, "phase_t": 0.0}
+    with pytest.raises(Refused, match="'angle', a number"):
+        read(batch({"name": "prx", "locus": ["QB1"], "args": args}))
+    pairs: JSON = [{"logical_name": wrong, "physical_name": "QB1"}]
+    if not isinstance(wrong, str):
+        with pytest.raises(Refused, match="expected logical_name"):
+            read(batch(measure("k", "QB1"), qubit_mapping=pairs))
+
+
 def test_circuits_that_differ_in_angles_have_a_template() -> None:
     def text(angle: float, name: str) -> str:
         job = batch(prx("QB1", angle), measure("a", "QB1"))
