@@ -16,9 +16,16 @@ def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
     if lease.max_shots is not None and shots > lease.max_shots:
         detail = f"{shots} shots, the lease is for at most {lease.max_shots} per job"
         raise Refused(422, detail, "parameters.num_reads")
-    if lease.max_qubits is not None and size.qubits > lease.max_qubits:
-        what = "variables" if kind == "problem" else "qubits"
-        detail = f"{size.qubits} {what}, the lease is for at most {lease.max_qubits}"
+    if lease.max_qubits is None:
+        return
+    what = "variables" if kind == "problem" else "qubits"
+    most = f"the lease is for at most {lease.max_qubits}"
+    if size.qubits > lease.max_qubits:
+        raise Refused(422, f"{size.qubits} {what}, {most}", kind)
+    if kind != "problem" and not size.qubits:
+        detail = f"{most} qubits, and the number of qubits is not certain"
+        if kind == "circuit":
+            detail = f"{detail}: declare them as in qubit[5] q; and without pragmas"
         raise Refused(422, detail, kind)
 
 

@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from sf_quantum.files import JSON
+from sf_quantum.protocol.descriptions import Description
 from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.interface import Cost
-from sf_quantum.service.device.vendor.sizes import operands
+from sf_quantum.service.device.vendor.sizes import checked, operands, qubits
 from sf_quantum.service.domain.errors import Refused
-from sf_quantum.service.domain.jobs import Identity, LeaseRequest, Submission
+from sf_quantum.service.domain.jobs import (
+    Identity,
+    Kind,
+    LeaseRequest,
+    Size,
+    Submission,
+)
 from sf_quantum.service.domain.settings import ServiceSettings
+from sf_quantum.service.queue.job_limits import check_sizes
 from sf_quantum.service.queue.jobs.worker import Worker
 from tests.support.service import (
     RunningService,
@@ -97,6 +106,74 @@ def test_qubits_that_are_not_named_one_by_one_count(
     register: str, statements: str, expected: int
 ) -> None:
     assert operands(f"{register}\n{statements}\n") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/* */ qubit[9] q;", 9),
+        ("qubit[2] a; qubit[7] b;", 9),
+        ("qubit a; qubit b;\nqubit\n[7] // [1]\nc;", 9),
+        ("qreg a [2]; qreg b[7];", 9),
+        ("x $0; cx $00, $8;", 2),
+        ('include "/*"; qubit[9] q; include "*/";', 9),
+        ("// qubit[9] q;\nqubit[2] r;", 2),
+        # what the patterns may miss
+        ("const int n = 9; qubit[n] q;", 0),
+        ("qubit[0x9] q;", 0),
+        ("qubit[2] a; qubit[3 + 4] b;", 0),
+        ("pragma /*\nqubit[9] q;\npragma */", 0),
+        ("@note /*\nqubit[9] q;\n@note */", 0),
+        ("def f(qubit q) { x q; } qubit[9] q;", 0),
+        ("", 0),
+    ],
+)
+def test_qubits_of_a_vendors_circuit_are_all_counted_or_none(
+    text: str, expected: int
+) -> None:
+    assert qubits(text) == expected
+    for native in ((), ("r", "cz")):
+        told = Description("x", 40, ("circuit",), native_gates=native)
+        # one text of which the number is not certain leaves all of them uncertain
+        size = checked("circuit", [text, "qubit[3] q; measure q;"], told)
+        assert (size.qubits == 0) is (expected == 0)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_generated_declarations_are_all_counted(seed: int) -> None:
+    random, total, parts = Random(seed), 0, ["OPENQASM 3.0;"]
+    for number in range(random.randrange(1, 6)):
+        width, name = random.randrange(1, 9), f"q{number}"
+        forms = [f"qubit[{width}] {name};", f"qreg {name}[{width}];"]
+        forms += [f"qubit [ {width} ]\t{name} ;", f"qubit/*[9]*/[{width}] {name};"]
+        parts.append(random.choice([*forms, f"qubit {name};"] if width == 1 else forms))
+        parts.append(random.choice(["", "// qubit[50] z;\n", "/* qreg y[5]; */", "\n"]))
+        total += width
+    text = random.choice(" \n").join(parts)
+    assert qubits(text) == total
+    # a parser of the language finds as many
+    program = pytest.importorskip("openqasm3").parse(text)
+    declared = [one for one in program.statements if hasattr(one, "qubit")]
+    sizes = [one.size.value if one.size else 1 for one in declared]
+    assert sum(sizes) == total
+
+
+async def test_a_circuit_of_unknown_size_is_refused_under_a_bound(
+    tmp_path: Path,
+) -> None:
+    async with running_queue(tmp_path, EmulatedDevice(), None) as queue:
+        who = Identity("ann", admin=False)
+        bound = await queue.leases.acquire(who, LeaseRequest(max_qubits=4))
+    check_sizes(bound, "circuit", 1, Size(qubits=4))
+    check_sizes(bound, "problem", 1, Size())
+    check_sizes(replace(bound, max_qubits=None), "circuit", 1, Size())
+    refused: dict[Kind, str] = {
+        "circuit": "declare them as in",
+        "sequence": "not certain",
+    }
+    for kind, words in refused.items():
+        with pytest.raises(Refused, match=words):
+            check_sizes(bound, kind, 1, Size())
 
 
 def test_a_job_for_which_too_few_seconds_are_left_is_refused() -> None:

@@ -12,16 +12,19 @@ from sf_quantum.service.device.circuits import texts as circuit_texts
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.domain.jobs import Size
 
-# A declaration of qubits, in OpenQASM 3 or in OpenQASM 2.
+# Declarations of qubits that contain their number, in OpenQASM 3 or in OpenQASM 2; as all
+# patterns but the last two, for texts in which all white space is single blanks.
 _REGISTER = re.compile(
-    r"^[ \t]*(?:qubit[ \t]*\[[ \t]*(\d{1,9})[ \t]*\]"
-    r"|qreg[ \t]+\w+[ \t]*\[[ \t]*(\d{1,9})[ \t]*\])",
-    re.MULTILINE,
+    r"\bqubit\b ?(?:\[ ?(\d{1,9}) ?\])? ?(\w+) ?;"
+    r"|\bqreg (\w+) ?(?:\[ ?(\d{1,9}) ?\])? ?;"
 )
-_NAMES = re.compile(
-    r"^[ \t]*(?:qubit[ \t]*\[[ \t]*\d+[ \t]*\][ \t]*(\w+)|qreg[ \t]+(\w+))",
-    re.MULTILINE,
-)
+_DECLARES = re.compile(r"\b(?:qubit|qreg)\b")
+_PHYSICAL = re.compile(r"\$0*(\d+)")
+_OPERAND = re.compile(r"\b(\w+)\b(?: ?\[ ?(\d+) ?\])?")
+# Strings, since they may contain what begins a comment, and comments.
+_TEXT = re.compile(r"""("[^"\n]*"|'[^'\n]*')|//[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
+# Lines and blocks with a syntax of their own, in which nothing begins a comment.
+_FOREIGN = re.compile(r"\b(?:pragma|cal|defcal)\b|^[ \t]*@", re.MULTILINE)
 
 
 def checked(kind: Kind, content: JSON, description: Description) -> Size:
@@ -44,33 +47,46 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
         if native and description.topology is not None:
             # a register may have all qubits, including those out of service
             most = description.topology.labels
-    largest = 0
+    largest, are_known = 0, True
     for text in texts:
         if not isinstance(text, str):
             raise FieldError(kind, "expected text")
         count = qubits(text) if kind == "circuit" else atoms(text)
         if 0 < most < count:
             raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
+        are_known = are_known and count > 0
         largest = max(largest, min(count, operands(text)) if native else count)
-    return Size(circuits=circuits, qubits=largest)
+    return Size(circuits=circuits, qubits=largest if are_known else 0)
 
 
 def qubits(text: str) -> int:
-    """Count the qubits that a circuit declares, by a pattern for its declarations."""
-    if "/*" in text:  # what is in a comment is not declared
+    """Count the qubits of a circuit, by patterns; 0 if they are not certain to find all."""
+    bare = _without_comments(text)
+    if _FOREIGN.search(bare):
         return 0
-    return sum(int(new or old) for new, old in _REGISTER.findall(text))
+    bare = " ".join(bare.split())
+    sizes = [int(new or old or 1) for new, _, _, old in _REGISTER.findall(bare)]
+    if len(sizes) < len(_DECLARES.findall(bare)):
+        return 0
+    return sum(sizes) + len({*_PHYSICAL.findall(bare)})
 
 
 def operands(text: str) -> int:
-    """Count the qubits that the statements of a circuit name, likewise by a pattern.
+    """Count the qubits that the statements of a circuit name, likewise by patterns.
 
     If a statement names a whole register, all declared qubits count.
     """
-    names = {new or old for new, old in _NAMES.findall(text)}
-    words = re.findall(r"\b(\w+)\b(?:\[[ \t]*(\d+)[ \t]*\])?", _NAMES.sub("", text))
+    bare = " ".join(_without_comments(text).split())
+    names = {new or old for _, new, old, _ in _REGISTER.findall(bare)}
+    words = _OPERAND.findall(_REGISTER.sub("", bare))
     used = {(name, index) for name, index in words if name in names}
-    return len(used) if all(index for _, index in used) else qubits(text)
+    if not all(index for _, index in used):
+        return qubits(text)
+    return len(used) + len({*_PHYSICAL.findall(bare)})
+
+
+def _without_comments(text: str) -> str:
+    return _TEXT.sub(lambda one: '""' if one[1] else " ", text)
 
 
 def atoms(text: str) -> int:
