@@ -84,10 +84,9 @@ class Links:
             if merge == MERGE_FLATTENED:
                 forms.append(types.array(types.items(source)))
             if not any(types.fits(form, sink) for form in forms):
-                what = f"{text} is {types.shown(source)}"
+                what, right = _misfit(text, source, sink)
                 if len(sources) > 1:
                     what = f"{what}, linked by {pick or merge}"
-                right = f"{types.shown(sink)} is expected"
                 right += _scatter_remedy(step, name, forms, sink)
                 if (what, right) not in self._mistyped:
                     yield self._document.problem(where, what, right)
@@ -254,6 +253,16 @@ class Links:
         for name, entry in step.out.items():
             what = f"what step {step.name} runs has no output {name!r}"
             yield from self._document.unknown(entry.where, name, step.outputs, what)
+
+
+def _misfit(text: str, source: Types, sink: Types) -> tuple[str, str]:
+    """Return what a source is, or a field of it, and what is expected."""
+    field, given, wanted = types.misfit(source, sink)
+    what = f"{text} is {types.shown(given)}"
+    if field:
+        state = f"is {types.shown(given)}" if given else "is missing"
+        what = f"the field {field} of {text} {state}"
+    return what, f"{types.shown(wanted)} is expected"
 
 
 def _scatter_remedy(

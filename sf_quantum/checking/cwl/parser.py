@@ -6,6 +6,7 @@ cwl-utils takes a third of a second to import, so this module is imported only w
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from schema_salad.exceptions import SchemaSaladException, ValidationException
 from schema_salad.fetcher import DefaultFetcher
 from schema_salad.utils import yaml_no_ts
 
+from sf_quantum.checking.cwl import types
 from sf_quantum.checking.cwl.processes import (
     CLASSES,
     SCATTER_METHODS,
@@ -137,13 +139,51 @@ class Parser:
         except ValidationException as error:
             precise, vague = _sorted(document, error)
             lines = {problem.line for problem in problems}
-            self.problems += (p for p in precise if p.line not in lines)
-            if not precise and not problems:
+            faulty, explained = _malformed_types(read, precise)
+            self.faulty |= {(document.name, where) for where in faulty}
+            self.problems += explained
+            self.problems += (
+                p
+                for p in precise
+                if p.line not in lines
+                and not any(p.where[: len(one)] == one for one in faulty)
+            )
+            if not precise and not problems and not faulty:
                 self._vague += vague
         except OSError:  # a part of the document is not in a file
             return
         except CRASHES as error:
             self.problems += _crash(document, error)
+
+
+def _malformed_types(
+    read: list[Position], found: list[FileProblem]
+) -> tuple[list[KeyPath], list[FileProblem]]:
+    """Explain why types are wrong; cwl-utils says for each kind of type why it is not that.
+
+    :param found: problems that cwl-utils has found
+    :returns: paths of the inputs and outputs with wrong types, and the problems; a type that
+        does not exist is among the problems of the steps
+    """
+    faulty, problems = [], []
+    for position in read:
+        for entry in (*position.entries("inputs"), *position.entries("outputs")):
+            declared = types.declared(entry.body)
+            is_whole = isinstance(entry.body, dict)
+            where = (*entry.where, "type") if is_whole else entry.where
+            wrong = [*types.malformed(declared, where)]
+            is_unknown = any(True for _ in types.unknown(declared, where))
+            alternatives = [p for p in found if p.where[: len(where)] == where]
+            if not wrong and not is_unknown and len(alternatives) > 1:
+                what = "StreamFlow rejects this type"
+                wrong = [types.Fault(where, what, "see CWL's documentation")]
+            if wrong or is_unknown:
+                faulty.append(entry.where)
+            problems += [
+                position.document.problem(one.where, one.what, one.right)
+                for one in wrong
+            ]
+    return faulty, problems
 
 
 def _parsed(document: Document, version: str, read: list[Position]) -> list[object]:
@@ -266,7 +306,11 @@ def _local(identifier: str) -> str:
 
 
 def _type(text: str) -> str:
-    return text.strip('"')[:80]
+    """The short form of a type that cwl-utils shows as JSON, with the ids that it has made."""
+    try:
+        return types.shown(types.read(json.loads(text)))
+    except ValueError:
+        return text.strip('"')[:80]
 
 
 def _rejected(document: Document, where: KeyPath, text: str) -> FileProblem:

@@ -21,7 +21,7 @@ from sf_quantum.checking.cwl.processes import (
     Process,
 )
 from sf_quantum.checking.cwl.sources import Sources, Step, is_listed, source_of
-from sf_quantum.checking.document import FileProblem, suggestion
+from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"
@@ -87,10 +87,9 @@ def _types(position: Position) -> Iterator[FileProblem]:
         where = (*entry.where, "type") if body else entry.where
         # SchemaDefRequirement may define the name of a type.
         is_defined = "SchemaDefRequirement" in position.features
-        names = () if is_defined else types.unknown(types.declared(entry.body), where)
-        for below, name in names:
-            what = f"unknown type {name!r}"
-            yield position.document.problem(below, what, suggestion(name, types.WORDS))
+        faults = () if is_defined else types.unknown(types.declared(entry.body), where)
+        for one in faults:
+            yield position.document.problem(one.where, one.what, one.right)
         if types.is_bare(types.read(types.declared(entry.body))):
             what = "a record that declares no fields takes none in StreamFlow"
             yield position.document.remark(where, what, "declare its fields")

@@ -187,25 +187,135 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
     return Fault(where, f"{_short(value)} does not fit", f"its type is {shown(types)}")
 
 
-def unknown(declared: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the names in a type that are neither CWL's types nor written like references."""
+def unknown(
+    declared: JSON, where: KeyPath, *, is_short: bool = True
+) -> Iterator[Fault]:
+    """Yield the names in a type that are neither CWL's types nor written like references.
+
+    :param is_short: whether ``?`` and ``[]`` may follow a name, as in ``type``, but not in
+        ``items``
+    """
     if isinstance(declared, str):
         name = declared.rstrip("?[]")
         if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
-            yield where, name
+            yield Fault(where, f"unknown type {name!r}", suggestion(name, WORDS))
+        elif name != declared and not is_short:
+            inner = declared.removesuffix("?").removesuffix("[]")
+            right = f"{{type: array, items: {inner}}}"
+            if declared.endswith("?"):
+                right = '["null", {}]'.format(right if "[]" in declared else inner)
+            what = f"items has no short form such as {declared!r}"
+            yield Fault(where, what, f"write {right}")
     elif isinstance(declared, list):
         if not declared:
-            yield where, "[]"
+            yield Fault(where, "unknown type '[]'", suggestion("[]", WORDS))
         for index, item in enumerate(declared):
-            yield from unknown(item, (*where, index))
+            yield from unknown(item, (*where, index), is_short=is_short)
     elif isinstance(declared, dict) and "$import" not in declared:
         yield from unknown(declared.get("type"), (*where, "type"))
-        yield from unknown(declared.get("items"), (*where, "items"))
+        items_ = declared.get("items")
+        yield from unknown(items_, (*where, "items"), is_short=False)
         for _, body, below in _fields(declared, where):
-            inner = below if isinstance(body, str) else (*below, "type")
+            place: KeyPath = (*below, "type") if isinstance(body, dict) else below
             yield from unknown(
-                body.get("type") if isinstance(body, dict) else body, inner
+                body.get("type") if isinstance(body, dict) else body, place
             )
+
+
+def malformed(declared: JSON, where: KeyPath) -> Iterator[Fault]:
+    """Yield wrong and missing keys of the mappings in a type that a parser rejects."""
+    for index, item in enumerate(declared if isinstance(declared, list) else []):
+        yield from malformed(item, (*where, index))
+    if not isinstance(declared, dict) or "$import" in declared:
+        return
+    kind = declared.get("type")
+    keys = _KEYS.get(kind if isinstance(kind, str) else "")
+    if keys is None:
+        yield from malformed(kind, (*where, "type"))
+        return
+    yield from _wrong_keys(declared, where, keys)
+    if kind == "enum" and not isinstance(declared.get("symbols", []), list):
+        yield Fault((*where, "symbols"), "the symbols are no list", "write a list")
+    yield from malformed(declared.get("items"), (*where, "items"))
+    if not isinstance(declared.get("fields", {}), list | dict):
+        right = "write a mapping of names to types"
+        yield Fault((*where, "fields"), "the fields are no mapping", right)
+    for _, body, below in _fields(declared, where):
+        if isinstance(body, dict):
+            is_listed = isinstance(below[-1], int)
+            needed = ("name", "type") if is_listed else ("type",)
+            yield from _wrong_keys(body, below, (needed, _FIELD))
+            yield from malformed(body.get("type"), (*below, "type"))
+        elif not isinstance(body, str | list):
+            yield Fault(below, f"{_short(body)} is no type", "write a type")
+
+
+def _wrong_keys(
+    content: dict[str, JSON],
+    where: KeyPath,
+    keys: tuple[tuple[str, ...], tuple[str, ...]],
+) -> Iterator[Fault]:
+    """Yield keys that a mapping lacks, or that do not belong in it.
+
+    :param keys: keys that are needed, and further keys
+    """
+    needed, others = keys
+    known = (*needed, *others)
+    missing = [key for key in needed if key not in content]
+    for key in content:
+        if key not in known and "://" not in key and ":" not in key:
+            right = suggestion(key, missing or known)
+            missing = [one for one in missing if f"did you mean {one}?" != right]
+            yield Fault((*where, key), "unknown field", right)
+    for key in missing:
+        yield Fault(where, f"{key} is missing", f"add {key}:")
+    for key, binding in _BINDINGS.items():
+        if isinstance(inner := content.get(key), dict):
+            yield from _wrong_keys(inner, (*where, key), ((), binding))
+
+
+_BINDINGS = {
+    "inputBinding": (
+        *("loadContents", "position", "prefix", "separate", "itemSeparator"),
+        *("valueFrom", "shellQuote"),
+    ),
+    "outputBinding": ("glob", "loadContents", "loadListing", "outputEval"),
+}
+_COMMON = ("name", "label", "doc", *_BINDINGS)
+_FIELD = (
+    *("name", "label", "doc", "secondaryFiles", "streamable", "format"),
+    *("loadContents", "loadListing", *_BINDINGS),
+)
+# Keys that each kind of type needs, and further keys.
+_KEYS = {
+    "array": (("type", "items"), _COMMON),
+    "enum": (("type", "symbols"), _COMMON),
+    "record": (("type",), ("fields", *_COMMON)),
+}
+
+
+def misfit(source: Types, sink: Types) -> tuple[str, Types, Types]:
+    """Return the innermost field in which two types do not fit, and its types in both.
+
+    The field is empty if the types differ as a whole; a field that is missing in the source
+    has no types there.
+    """
+    given, wanted = ([one for one in t if one.name != NULL] for t in (source, sink))
+    if len(given) != 1 or len(wanted) != 1:
+        return "", source, sink
+    (one,), (other,) = given, wanted
+    if one.name == other.name == "array" and not fits(one.items, other.items):
+        inner = misfit(one.items, other.items)
+        if inner[0]:
+            return inner
+    if one.name == other.name == "record":
+        for name, expected in other.fields.items():
+            made = one.fields.get(name, ())
+            is_needed = not any(kind.name == NULL for kind in expected)
+            if is_needed and (name not in one.fields or not fits(made, expected)):
+                field, made, expected = misfit(made, expected)
+                return f"{name}.{field}".rstrip("."), made, expected
+    return "", source, sink
 
 
 def _read(item: JSON) -> Iterator[Type]:

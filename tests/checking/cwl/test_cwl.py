@@ -155,12 +155,19 @@ TYPES = {
     "default of the workflow": ("{type: int, default: 3}", "{type: int, default: three}", "11: inputs.limit.default: 'three' does not fit; its type is int"),
     "symbol": ("default: fast", "default: fats", "14: inputs.mode.default: 'fats' does not fit; did you mean fast?"),
     "name of a type": ("folder: Directory?", "folder: Directry?", "9: inputs.folder: unknown type 'Directry'; did you mean Directory?"),
+    "short form in items": ('names: {type: "string[]",', 'names: {type: {type: array, items: "string?"},', "10: inputs.names.type.items: items has no short form such as 'string?'; write [\"null\", string]"),
+    "short list in items": ("right: float?", 'right: {type: ["null", {type: array, items: "float[]"}]}', "16: inputs.pair.type[1].fields.right.type[1].items: items has no short form such as 'float[]'; write {type: array, items: float}"),
     "name of a type inside": ("right: float?", "right: flot?", "16: inputs.pair.type[1].fields.right: unknown type 'flot'; did you mean float?"),
 }  # fmt: skip
 
 FIELDS = {
     "process": ("outputs:\n  best", "outptus:\n  best", "17: outptus: unknown field; did you mean outputs?"),
     "input": ("{type: int, default: 3}", "{type: int, defalt: 3}", "11: inputs.limit.defalt: unknown field; did you mean default?"),
+    "field of a record": ("right: float?", "right: {tpye: float}", "16: inputs.pair.type[1].fields.right.tpye: unknown field; did you mean type?"),
+    "binding of a record's field": ("right: float?", "right: {type: float, inputBinding: {positon: 1}}", "16: inputs.pair.type[1].fields.right.inputBinding.positon: unknown field; did you mean position?"),
+    "no type of a record's field": ("right: float?", "right: 3", "16: inputs.pair.type[1].fields.right: 3 is no type; write a type"),
+    "items of an array": ('names: {type: "string[]",', "names: {type: {type: array, itms: string},", "10: inputs.names.type.itms: unknown field; did you mean items?"),
+    "symbols of an enum": ("symbols: [fast, exact]", "symbols: fast", "13: inputs.mode.type.symbols: the symbols are no list; write a list"),
     "step": ("scatter: name", "scater: name", "41: steps.many.scater: unknown field; did you mean scatter?"),
     "step inside": ("source: rows", "sorce: rows", "53: steps.nested.run.steps[0].in[0].sorce: unknown field; did you mean source?"),
     "run": ("  nested:\n    run:", "  nested:\n    rum:", "46: steps.nested.rum: unknown field; did you mean run?"),
@@ -238,6 +245,24 @@ def test_one_line_for_one_mistake(file: str, case: tuple[str, ...]) -> None:
     edited(file, old, new)
     said = [line if line.startswith("main.cwl") else f"{file}:{line}" for line in lines]
     assert found() == said
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ("{left: string, right: float?}", "left of pair is int; string is expected"),
+        ("{left: int, wide: int}", "wide of pair is missing; int is expected"),
+        ("{left: 'int[]'}", "left of pair is int; int[] is expected"),
+    ],
+)
+def test_the_field_in_which_records_differ_is_named(fields: str, what: str) -> None:
+    record = f"{{type: record, fields: {fields}}}"
+    edited(
+        "tool.cwl", "  name: string?", f"  name: string?\n  pair: ['null', {record}]"
+    )
+    old, step = "    in: {points: points, count: limit}", "    run: tool.cwl\n"
+    edited("main.cwl", f"{step}{old}", f"{step}{old[:-1]}, pair: pair}}")
+    assert found() == [f"main.cwl:23: steps.first.in.pair: the field {what}"]
 
 
 def test_a_wrong_type_of_an_input_is_reported_once() -> None:
