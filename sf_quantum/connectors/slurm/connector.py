@@ -197,7 +197,8 @@ class SlurmConnector(InvokedConnector, Stock):
             if outcome.good:
                 return outcome.output, 0
             message = f"Job {name}: {outcome.output}"
-            if not outcome.plain:
+            # A status of 0 would be a success of the step.
+            if not outcome.plain or outcome.exit_code == 0:
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
 

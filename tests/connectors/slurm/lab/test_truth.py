@@ -170,6 +170,21 @@ async def test_what_a_lab_cannot_end(
     assert text.endswith("its last lines:\nmuch")
 
 
+@pytest.mark.parametrize("array", [False, True], ids=["job", "array"])
+async def test_a_job_that_failed_with_exit_code_0_is_no_success(
+    lab: Lab, tmp_path: Path, stand_ins: StandIns, array: bool
+) -> None:
+    for name in ("squeue", "scontrol"):
+        stand_ins.add(name, '"$real" "$@" | sed "s/COMPLETED/FAILED/"', "exit 0")
+    services: dict[str, JSON] = {"list": {"array": "1-2"} if array else {}}
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        with pytest.raises(WorkflowExecutionException) as failure:
+            await jobs.run("echo begun", "list")
+    assert "is FAILED with exit code 0 after" in str(failure.value)
+    lines = "begun\nbegun" if array else "begun"
+    assert str(failure.value).endswith(f"its last lines:\n{lines}")
+
+
 async def test_squeue_fails(lab: Lab, tmp_path: Path, stand_ins: StandIns) -> None:
     switch = stand_ins.switch("fails")
     switch.touch()
