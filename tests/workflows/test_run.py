@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,6 +223,24 @@ def test_the_run_ends_with_the_command(
     # else the user has stopped it
     killed = "its sfq run was killed"
     assert end["reason"] == (killed if number == signal.SIGKILL else None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_burst_of_signals_ends_a_run_once(
+    project: Project, until: Until, number: signal.Signals
+) -> None:
+    project.deployment("host", "local")
+    project.step("long", "touch begun; sleep 1000", "host")
+    with project.start_checked() as running:
+        until(lambda: list(project.folder.rglob("begun")), "the step")
+        while running.poll() is None:
+            running.send_signal(number)
+            time.sleep(0.001)
+        text, _ = running.communicate()
+        until(lambda: not project.processes(), "the last process to end")
+    assert running.returncode == 128 + signal.SIGINT
+    assert text.endswith("interrupted: the steps and their QPU jobs are cancelled\n")
+    assert project.events()[-1]["status"] == "cancelled"
 
 
 def test_what_is_wrong_is_found_before_anything_runs(project: Project) -> None:

@@ -7,6 +7,8 @@ import json
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from sf_quantum.cli import discard_output
 from sf_quantum.errors import InputError
@@ -72,8 +74,10 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # SIGTERM stops a run as Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGTERM stops a run as Ctrl-C does. A shell lets its background commands ignore SIGINT.
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt_once)
     live = LiveProgress(sys.stdout)
     shown: set[str] = set()
 
@@ -106,6 +110,13 @@ def _run(args: argparse.Namespace) -> int:
         print("", *map(escaped, made), sep="\n")
     _print_places(args.outdir, done)
     return 0
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Stop the run; another interrupt must not stop the wait for its end."""
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _print_places(outdir: Path, done: Run) -> None:
