@@ -8,6 +8,7 @@ from sf_quantum.candidates.filter import CandidateFilter
 from sf_quantum.connectors import (
     streamflow_commands,
     streamflow_links,
+    streamflow_names,
     streamflow_outputs,
 )
 from sf_quantum.connectors.emulator import EmulatorConnector
@@ -23,7 +24,12 @@ class QuantumPlugin(StreamFlowPlugin):
 
     def register(self) -> None:
         """Register the connectors, the filter and the scheduler, and patch StreamFlow."""
-        for module in (streamflow_commands, streamflow_links, streamflow_outputs):
+        for module in (
+            streamflow_commands,
+            streamflow_links,
+            streamflow_names,
+            streamflow_outputs,
+        ):
             for owner, name, replacement in module.REPLACEMENTS:
                 setattr(owner, name, replacement)
         self.register_binding_filter("sfq.candidate", CandidateFilter)

@@ -357,6 +357,47 @@ def test_the_contents_of_a_file_are_read_as_they_are(
 
 
 @pytest.mark.process
+def test_remote_files_are_moved_whatever_their_names(
+    project: Project, sshd: int
+) -> None:
+    over_ssh(project, sshd)
+    name = "a  b $(true) `true` it's & $HOME"
+    source = project.folder / name
+    source.write_text("content\n")
+    files: JSON = {"type": "File", "outputBinding": {"glob": "copies/*"}}
+    folder: JSON = {"type": "Directory", "outputBinding": {"glob": "copies"}}
+    script = project.folder / "copy.sh"
+    script.write_text('mkdir copies && cat "$1" >"copies/$(basename "$1")"')
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "baseCommand": ["sh", str(script)],
+        "inputs": {"file": {"type": "File", "inputBinding": {}}},
+        "outputs": {"file": files, "folder": folder},
+    }
+    step: JSON = {"run": tool, "in": {"file": "file"}, "out": ["file", "folder"]}
+    again: JSON = {"run": tool, "in": {"file": "s/file"}, "out": ["file", "folder"]}
+    project.document = {
+        "inputs": {
+            "file": {"type": "File", "default": {"class": "File", "path": str(source)}}
+        },
+        "steps": {"s": step, "t": again},
+        "outputs": {
+            "file": {"type": "File", "outputSource": "t/file"},
+            "folder": {"type": "Directory", "outputSource": "t/folder"},
+        },
+    }
+    bind(project, {"/s": [{"deployment": "host"}], "/t": [{"deployment": "host"}]})
+    assert project.run() == 0, project.log
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    collected, _ = json.JSONDecoder().raw_decode(end)
+    assert collected["file"]["basename"] == name
+    assert collected["file"]["size"] == len("content\n")
+    assert Path(collected["file"]["path"]).read_text() == "content\n"
+    (inside,) = collected["folder"]["listing"]
+    assert inside["basename"] == name
+
+
+@pytest.mark.process
 def test_remote_files_are_found_whatever_their_names(
     project: Project, sshd: int
 ) -> None:
