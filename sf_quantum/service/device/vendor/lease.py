@@ -15,12 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sf_quantum import backoff
+from sf_quantum import backoff, structs
 from sf_quantum.errors import InputError, QpuError, QuantumError
-from sf_quantum.files import JSON, listing, mapping, parse_json, replacing
+from sf_quantum.files import parse_json, replacing
 from sf_quantum.net.transport import Unsendable
 from sf_quantum.protocol.tasks import LeaseLost
 from sf_quantum.qpu import AuthenticationError, Qpu
@@ -44,6 +44,17 @@ class Held:
     token: str
     variables: dict[str, str]
     jobs: Qpu
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The content of the file that keeps leases: the token of each.
+
+    :param unwanted: those to release as soon as the vendor answers
+    """
+
+    held: str | None = None
+    unwanted: list[str] = field(default_factory=list)
 
 
 class VendorLease:
@@ -85,7 +96,7 @@ class VendorLease:
         self._renewal = math.inf
         # The file that lists the leases at the vendor, and its content.
         self._file: Path | None = None
-        self._saved: dict[str, JSON] = {}
+        self._saved: _Saved | None = None
 
     def keep_in(self, file: Path) -> None:
         """Keep leases in a file, and take those of the previous service from it."""
@@ -93,11 +104,11 @@ class VendorLease:
         if self._held is not None or not file.exists():
             return
         try:
-            self._saved = mapping(parse_json(file.read_bytes()))
-            self._unwanted = [*map(str, listing(self._saved.get("unwanted")))]
-            if (token := self._saved.get("held")) is None:
+            self._saved = saved = structs.read(_Saved, parse_json(file.read_bytes()))
+            self._unwanted = [*saved.unwanted]
+            if saved.held is None:
                 return
-            self._held = _held(self.driver, str(token))
+            self._held = _held(self.driver, saved.held)
         except (OSError, ValueError, InputError) as error:
             logger.warning("%s: no lease can be read: %s", file, described(error))
             return
@@ -108,12 +119,12 @@ class VendorLease:
     def _save(self) -> None:
         with self._lock:
             held = None if self._held is None else self._held.token
-            state: dict[str, JSON] = {"held": held, "unwanted": [*self._unwanted]}
+            state = _Saved(held, [*self._unwanted])
         if self._file is None or state == self._saved:
             return
         try:
             with replacing(self._file, private=True) as file:
-                file.write(json.dumps(state).encode())
+                file.write(json.dumps(vars(state)).encode())
                 file.flush()
                 os.fsync(file.fileno())
             self._saved = state
