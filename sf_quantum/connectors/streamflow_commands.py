@@ -5,11 +5,13 @@
 - The items of a list are not quoted on a command line.
 - A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
 - A command's standard error also goes into the file of its standard output.
+- A text of ``InitialWorkDirRequirement`` is not written into a folder that does not exist.
 """
 
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import re
 from collections.abc import Mapping, MutableMapping, MutableSequence
 from types import ModuleType
@@ -17,10 +19,13 @@ from typing import Any
 
 import cwl_utils.parser
 from streamflow.core import utils
+from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.workflow import CommandTokenProcessor
 from streamflow.cwl import translator
+from streamflow.cwl import utils as values
 from streamflow.cwl.command import CWLCommand
+from streamflow.data.remotepath import StreamFlowPath
 from streamflow.deployment.connector.queue_manager import QueueManagerConnector
 
 # Characters that a shell interprets between double quotes.
@@ -123,6 +128,28 @@ def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
     return not isinstance(type_, cwl_utils.parser.RecordSchema)
 
 
+async def _write_remote_file(
+    *,
+    context: StreamFlowContext,
+    location: ExecutionLocation,
+    content: str,
+    path: str,
+    relpath: str,
+) -> None:
+    """Write a file of a job, in a new folder if its name begins with one."""
+    if posixpath.dirname(relpath):
+        file = StreamFlowPath(path, context=context, location=location)  # type: ignore[abstract]
+        await file.parent.mkdir(parents=True, exist_ok=True)
+    await _write_file(
+        context=context,
+        location=location,
+        content=content,
+        path=path,
+        relpath=relpath,
+    )
+
+
+_write_file = values._write_remote_file
 _create_tool_command = translator._create_command
 _get_processor = translator._get_command_token_processor_from_input
 _run_batch_job = QueueManagerConnector.run
@@ -132,6 +159,7 @@ _write_command = utils.create_command
 REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     (utils, "create_command", create_command),
     (QueueManagerConnector, "run", run),
+    (values, "_write_remote_file", _write_remote_file),
     (translator, "_create_command", _create_command),
     (
         translator,

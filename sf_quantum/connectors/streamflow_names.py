@@ -144,6 +144,20 @@ async def _size(self: RemoteStreamFlowPath) -> int:
     return int(await _output(self, [*find, r"\+", "|", total]) or 0)
 
 
+async def _write_text(
+    self: RemoteStreamFlowPath, data: str, **options: str | None
+) -> int:
+    if (inner := await self._get_inner_path()) != self:
+        return int(await inner.write_text(data, **options))
+    writer = await self.connector.get_stream_writer(
+        command=["tee", shlex.quote(str(self)), ">", "/dev/null"],
+        location=self.location,
+    )
+    async with writer as stream:
+        await stream.write(data.encode())
+    return len(data)
+
+
 async def _run(path: RemoteStreamFlowPath, *words: str) -> None:
     await _output(path, _quoted(*words))
 
@@ -191,4 +205,5 @@ REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     (RemoteStreamFlowPath, "symlink_to", _symlink_to),
     (RemoteStreamFlowPath, "hardlink_to", _hardlink_to),
     (RemoteStreamFlowPath, "size", _size),
+    (RemoteStreamFlowPath, "write_text", _write_text),
 )

@@ -357,6 +357,35 @@ def test_the_contents_of_a_file_are_read_as_they_are(
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_text_of_the_work_directory_is_in_a_new_folder(
+    project: Project, request: pytest.FixtureRequest, *, is_remote: bool
+) -> None:
+    project.deployment("host", "local")
+    if is_remote:
+        over_ssh(project, request.getfixturevalue("sshd"))
+    texts: dict[str, JSON] = {"new/in it/a b": "one\n", "new/c": "two\n", "d": "3\n"}
+    listing: list[JSON] = [{"entryname": n, "entry": texts[n]} for n in texts]
+    tool: JSON = {
+        "class": "CommandLineTool",
+        "requirements": {"InitialWorkDirRequirement": {"listing": listing}},
+        "baseCommand": ["cat", *texts],
+        "inputs": {},
+        "outputs": {"out": "stdout"},
+        "stdout": "out.txt",
+    }
+    project.document = {
+        "steps": {"s": {"run": tool, "in": {}, "out": ["out"]}},
+        "outputs": {"out": {"type": "File", "outputSource": "s/out"}},
+    }
+    bind(project, {"/s": [{"deployment": "host"}]})
+    assert project.run() == 0, project.log
+    _, _, end = project.log.partition("COMPLETED workflow execution\n")
+    collected, _ = json.JSONDecoder().raw_decode(end)
+    assert Path(collected["out"]["path"]).read_text() == "one\ntwo\n3\n"
+
+
+@pytest.mark.process
 def test_remote_files_are_moved_whatever_their_names(
     project: Project, sshd: int
 ) -> None:
