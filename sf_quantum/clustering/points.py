@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,13 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
             f"{path}: all points within {spread:g} of each other; scale the features"
         )
     return points
+
+
+def digest(values: NDArray[np.float64]) -> str:
+    """Return a hash of points, which depends on their order."""
+    shape = f"{values.shape}\n".encode()
+    content = np.ascontiguousarray(values, "<f8").tobytes()
+    return hashlib.sha256(shape + content).hexdigest()[:16]
 
 
 def _read_npy(path: Path) -> Points:

@@ -60,6 +60,8 @@ class Clustering:
     clusters: list[Cluster]
     #: n labels, -1 for noise
     labels: Annotated[Ints, labels_array]
+    #: hash of the points in their order; empty if unknown
+    points: str = ""
 
     @property
     def size(self) -> int:
@@ -92,11 +94,14 @@ def write_clustering(path: str | Path, clustering: Clustering) -> None:
     write_json(path, {"type": "clustering", **content})
 
 
-def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
+def read_clustering(
+    path: str | Path, points: int | None = None, digest: str = ""
+) -> Clustering:
     """Read a clustering.
 
     :param points: the expected number of points, if known
-    :raises InputError: if the file is not a clustering, or is for another number of points
+    :param digest: the expected hash of the points, if known
+    :raises InputError: if the file is not a clustering, or is for other points
     """
     content = read_json(path, "clustering")
     try:
@@ -109,6 +114,11 @@ def read_clustering(path: str | Path, points: int | None = None) -> Clustering:
     if points is not None and clustering.size != points:
         raise InputError(
             f"{path}: {clustering.size} labels, but there are {points} points"
+        )
+    if digest and clustering.points not in ("", digest):
+        raise InputError(
+            f"{path}: a clustering of other points, or of the same points in another "
+            "order; give the file of points that sfq cluster got"
         )
     return clustering
 

@@ -6,7 +6,7 @@ import argparse
 
 from sf_quantum.cli import arguments
 from sf_quantum.clustering.methods import METHODS, Ranges, apply, draw, from_file
-from sf_quantum.clustering.points import read_points
+from sf_quantum.clustering.points import digest, read_points
 from sf_quantum.clustering.result import Clustering, assess, write_clustering
 from sf_quantum.errors import InputError
 
@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
         clusters, exact = assess(points, labels, args.exact_up_to)
     except InputError as error:
         raise InputError(f"{args.parameters or args.points}: {error}") from error
-    write_clustering(
-        args.output,
-        Clustering(args.method, parameters, args.seed, exact, clusters, labels),
+    clustering = Clustering(
+        args.method, parameters, args.seed, exact, clusters, labels, digest(points)
     )
+    write_clustering(args.output, clustering)
     return 0

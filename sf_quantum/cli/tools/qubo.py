@@ -42,7 +42,10 @@ def run(args: argparse.Namespace) -> int:
     """Build the QUBO and write it with its candidates."""
     clusterings = [read_clustering(args.clusterings[0])]
     points = clusterings[0].size
-    clusterings += [read_clustering(path, points) for path in args.clusterings[1:]]
+    made_of = clusterings[0].points
+    clusterings += [
+        read_clustering(path, points, made_of) for path in args.clusterings[1:]
+    ]
     overlap = consensus_qubo.overlaps(clusterings)
     if not overlap.candidates:
         raise InputError(

@@ -16,7 +16,7 @@ from sf_quantum.cli.arguments import (
 )
 from sf_quantum.clustering import consensus
 from sf_quantum.clustering.consensus_qubo import identity, overlaps
-from sf_quantum.clustering.points import read_points
+from sf_quantum.clustering.points import digest, read_points
 from sf_quantum.clustering.result import read_clustering
 from sf_quantum.clustering.samples import read_samples
 from sf_quantum.errors import InputError
@@ -63,7 +63,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score one iteration and write the state of the loop."""
     points, _, truth = read_points(args.points, args.label)
-    clusterings = [read_clustering(path, len(points)) for path in args.clusterings]
+    made_of = digest(points)
+    clusterings = [
+        read_clustering(path, len(points), made_of) for path in args.clusterings
+    ]
     overlap = overlaps(clusterings)
     samples = read_samples(args.samples, len(overlap.candidates))
     problem = samples.info.get("problem")

@@ -684,6 +684,30 @@ class TestPlot:
         assert not Path("p.png").exists()
 
 
+def test_clusterings_of_exchanged_points_are_refused(sfq: Sfq) -> None:
+    points = np.random.default_rng(1).normal(size=(30, 2))
+    write_points("points.csv", points)
+    write_points("exchanged.csv", points[::-1])
+    sfq(*cluster("kmeans", "--output", "a.json"))
+    sfq(*cluster("kmeans", "--output", "b.json", points="exchanged.csv"))
+    reason = (
+        "a clustering of other points, or of the same points in another order; give the "
+        "file of points that sfq cluster got"
+    )
+    told = sfq.refuses("qubo", "a.json", "b.json", "--output", "p.json")
+    assert told == f"b.json: {reason}"
+    sfq("qubo", "a.json", "--output", "p.json")
+    sfq("solve", "--problem", "p.json", "--sampler", "neal", "--output", "s.json")
+    given = ["a.json", "--samples", "s.json"]
+    told = sfq.refuses("score", "--points", "exchanged.csv", *given)
+    assert told == f"a.json: {reason}"
+    sfq("score", "--points", "points.csv", *given)
+    content = read("a.json")
+    del content["points"]  # as earlier versions wrote it
+    write_json("a.json", content)
+    sfq("score", "--points", "points.csv", *given)
+
+
 def test_the_whole_loop_from_points_to_picture(sfq: Sfq) -> None:
     files = []
     for method in METHODS:
