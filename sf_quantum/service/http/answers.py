@@ -36,21 +36,37 @@ class PartsResponse(Response):
 
     :param size: number of its bytes
     :param read: reads, from an offset, a number of bytes; called in another thread
+    :param gone: refusal that is sent instead if nothing can be read any more
     """
 
     def __init__(
-        self, size: int, read: Callable[[int, int], bytes], media_type: str
+        self,
+        size: int,
+        read: Callable[[int, int], bytes],
+        media_type: str,
+        gone: Refused,
     ) -> None:
         super().__init__(media_type=media_type)
         self.headers["Content-Length"] = str(size)
         self._size = size
         self._read = read
+        self._gone = gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
+        """Send the answer.
+
+        :raises Refused: if the answer was deleted before its first part was read
+        """
+        first = [await asyncio.to_thread(self._read, 0, min(PART_BYTES, self._size))]
+        if self._size and not first[0]:
+            raise self._gone
+
+        def read(at: int, most: int) -> bytes:
+            return first.pop() if first else self._read(at, most)
+
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
-        await send_parts(self._size, self._read, send)
+        await send_parts(self._size, read, send)
 
 
 async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -> None:

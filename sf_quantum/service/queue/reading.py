@@ -163,6 +163,8 @@ class JobReader:
             async with self.bodies.turn(who.user):
                 reading = in_thread(partial(read, job))
                 is_ready, answer = await asyncio.wrap_future(reading)
+            if job.final and not is_ready:
+                self.find(who, job_id)  # 404 if it was deleted before it was read
             left = deadline - time.monotonic()
             if is_ready or job.final or left <= 0:
                 return answer

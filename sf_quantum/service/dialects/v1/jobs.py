@@ -278,7 +278,8 @@ async def job(
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
     """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
     content = await queue.reader.result(who, job_id)
-    return PartsResponse(content.size, content.part, "application/json")
+    gone = Refused(404, NO_JOB)
+    return PartsResponse(content.size, content.part, "application/json", gone)
 
 
 @router.get(

@@ -304,6 +304,27 @@ def test_earlier_clients_names_are_read() -> None:
     assert "delay[80.0ns] q[0];" in read(batch(delay, measure("k", "QB1")))
 
 
+@pytest.mark.parametrize(
+    ("path", "method"), [("result", "result_part"), ("counters", "result")]
+)
+def test_a_result_that_is_deleted_before_it_is_read_is_unknown(
+    service: RunningService, monkeypatch: pytest.MonkeyPatch, path: str, method: str
+) -> None:
+    job = submit(service, FLIPPED)
+    ended(service, job)
+    jobs = service.queue.store.jobs
+    read_part: Callable[..., bytes | str | None] = getattr(jobs, method)
+
+    def deleted_before(*given: int) -> bytes | str | None:
+        assert ask(service, "DELETE", f"jobs/{job['id']}").status == 204
+        return read_part(*given)
+
+    monkeypatch.setattr(jobs, method, deleted_before)
+    path = f"jobs/{str(job['id']).replace('-', '')}/{path}"
+    answer = ask(service, "GET", path, at="/v1")
+    assert (answer.status, answer.json()["detail"]) == (404, "no such job")
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_what_is_said_twice_is_refused(data: st.DataObject) -> None:
