@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from sf_quantum.text import shortened
 
-# Longest detail or field, in characters. Both may quote user input; a longer text would be
-# escaped and written on the event loop, with several times the bytes of the input.
+# Maximum length of ``detail`` and of ``field``, in characters. Both may quote user input,
+# which the event loop escapes for the response; the response can then be several times as
+# large as the input.
 MAX_CHARACTERS = 1000
 
 

@@ -1,4 +1,4 @@
-"""Users, leases, jobs and requests for them: plain data."""
+"""Users, leases, jobs, and requests for leases and jobs, as plain data."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sf_quantum.protocol.tasks import shots_of
 UserClass: TypeAlias = Literal["production", "test", "development"]
 # the service's own jobs, which monitor the device, have a separate class
 JobClass: TypeAlias = Literal[UserClass, "quality"]
-# where a lease's user computes: mostly on the QPU, mostly off it, or both (Wennersteen et al.
-# 2025)
+# where a lease's user computes: mostly on the QPU, mostly off the QPU, or on both alike
+# (Wennersteen et al. 2025)
 Pattern: TypeAlias = Literal["qc-heavy", "cc-heavy", "balanced"]
 
-# the first class runs first
+# from the first class to run to the last
 CLASSES: tuple[JobClass, ...] = ("production", "quality", "test", "development")
 RANKS: Mapping[JobClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
 
 #: beginning of the note of a job that is in the database, but cannot be read
 UNREADABLE = "the service cannot read its record of this job"
-# RUN in a purpose RUN:/step/tag or /step/tag of the connectors: the name of a journal
+# The connectors send purposes RUN:/step/tag and /step/tag; RUN is the name of a run's journal.
 _RUN = re.compile(r"[0-9].*Z-[0-9].*", re.DOTALL)
 
 
@@ -40,9 +40,9 @@ _RUN = re.compile(r"[0-9].*Z-[0-9].*", re.DOTALL)
 class Identity:
     """The sender of a request.
 
-    :param admin: may see and do everything
-    :param root: root by MUNGE, or any sender if there is no authentication; may acquire
-        leases if only root may, as with warden
+    :param admin: whether the sender may see and do everything
+    :param root: whether MUNGE identifies the sender as root, or there is no
+        authentication; such a sender may acquire leases where only root may, as with warden
     """
 
     user: str
@@ -54,7 +54,8 @@ class Identity:
 class Bounds:
     """Bounds on the jobs of a lease; ``None`` sets no bound.
 
-    :param max_qpu_seconds: largest sum of the jobs' ``qpu_seconds``, without lost attempts
+    :param max_qpu_seconds: largest sum of the jobs' ``qpu_seconds``; lost attempts are not
+        included
     :param max_shots: largest number of shots of each job
     :param max_qubits: largest number of qubits, variables, atoms or modes of each job
     """
@@ -70,9 +71,10 @@ class Intent:
 
     :param latest_start: latest time of the grant, in seconds since the epoch; ``None`` sets
         no limit
-    :param priority: rank among the waiting requests of its class; the highest is first
-    :param reservation: name of a vendor's reservation, during which the lease is granted
-        and held
+    :param priority: priority among the waiting requests of its class; the highest is granted
+        first
+    :param reservation: name of a vendor's reservation; the lease is granted and held only
+        during the reservation
     """
 
     latest_start: float | None = None
@@ -86,19 +88,20 @@ class Lease(Intent, Bounds):
 
     Times are seconds since the epoch.
 
-    :param job: its purpose, shown to operators
-    :param slurm_job_id: the lease ends when this Slurm job is gone
-    :param slurm_cluster: cluster of the Slurm job; ``None``: the service's own
+    :param job: purpose of the lease, shown to operators
+    :param slurm_job_id: id of the Slurm job with whose end the lease ends
+    :param slurm_cluster: cluster of the Slurm job; ``None``: the cluster of the service
     :param slurm_account: account of the Slurm job, for the accounting
-    :param expected_seconds: hint: the sum of its jobs' ``qpu_seconds``, without waits,
-        computation off the QPU, and the device's time scale
-    :param key: name of the lease: while the lease is held, a request of its user with this
-        key gets the same lease
+    :param expected_seconds: hint: expected sum of its jobs' ``qpu_seconds``; includes
+        neither waits nor computation off the QPU, nor the device's time scale
+    :param key: name of the lease: while the lease is held, its user gets the same lease for
+        each request with this key
     :param expires: latest end of the lease
-    :param reason: reason why it was closed
-    :param project: project whose share of the QPU it uses; ``None``: the user's own share
-    :param tenths: tenths of the QPU that the batch system gave it, 1 to 10
-    :param waiting: whether the lease, and its jobs with it, waits for a vQPU
+    :param reason: reason why the lease was closed
+    :param project: project whose share of the QPU the lease uses; ``None``: the user's own
+        share
+    :param tenths: tenths of the QPU that the batch system assigned to the lease, 1 to 10
+    :param waiting: whether the lease and its jobs wait for a vQPU
     """
 
     id: str
@@ -129,11 +132,11 @@ class Lease(Intent, Bounds):
 class LeaseRequest(Intent, Bounds):
     """A request for a lease.
 
-    :param job_class: job class; by default, that of the partition, or else the service's
-        default class
+    :param job_class: job class; by default, the class of the partition, or else the
+        service's default class
     :param user: user of the lease; by default the sender
-    :param key: name of the lease: requests of a user with the same key get the same
-        lease while it is held, and keep their position from one request to the next
+    :param key: name of the lease: a user's requests with the same key get the same lease
+        while it is held; a repeated request keeps its position among the waiting requests
     :param project: project of the user; by default, the project with the name of
         ``account``, or else the user's first project
     :param account: account of the Slurm job
@@ -157,13 +160,13 @@ class LeaseRequest(Intent, Bounds):
 class Recovery(Enum):
     """What happens to a job on the device when the service is killed."""
 
-    #: the job ends with the service and has cost nothing, so it runs again
+    #: the job ends with the service, at no cost, so it runs again
     AGAIN = "again"
     #: the job continues; the next service finds it by its id, or by its tag if the id is lost
     BY_TAG = "by tag"
     #: the job continues; the next service finds it by its id, unless the id is lost
     BY_ID = "by id"
-    #: the job may have run, and nothing can be learnt about it
+    #: the job may have run, and its outcome cannot be determined
     LOST = "lost"
 
 
@@ -172,15 +175,15 @@ class Size:
     """The size of a payload, on which the cost of its computation depends.
 
     :param values: number of variables or classical bits that each shot reads
-    :param updates: updates in each sweep over a BQM: its interactions, and 50 per
-        variable
+    :param updates: number of updates in each sweep over a BQM: 1 per interaction, and 50
+        per variable
     :param amplitudes: number of amplitudes that the gates of all circuits change
-    :param evolution: work to simulate a sequence: its nanoseconds plus 3 per radian by
-        which it may turn a state, multiplied by (its number of amplitudes plus 64)
-    :param sites: number of atoms times nanoseconds, for a sequence of many atoms
-    :param circuits: number of circuits in a job; each has all shots
-    :param problems: number of BQMs in a list, each of which has all shots; 0 without a
-        list
+    :param evolution: work to simulate a sequence: (its nanoseconds plus 3 per radian by
+        which it may turn a state) times (its number of amplitudes plus 64)
+    :param sites: number of atoms times nanoseconds, for a sequence of so many atoms that
+        ``evolution`` does not apply
+    :param circuits: number of circuits in a job; each runs with all shots
+    :param problems: number of BQMs in a list; each runs with all shots; 0 without a list
     :param setup_ns: by how many ns the solver parameters in BQMs lengthen the set-up; of a
         list, their mean
     :param shot_ns: by how many ns they lengthen each shot, likewise
@@ -190,7 +193,7 @@ class Size:
     :param shot_amplitudes: number of amplitudes that the gates change in each shot, if
         shots are simulated one at a time
     :param photons: number of photons sent into a circuit for each shot
-    :param detected: least number of photons that reach the detectors for each shot
+    :param detected: minimum number of photons that must reach the detectors in each shot
     """
 
     values: int = 0
@@ -211,7 +214,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Written:
-    """The payload and digest of a job's content that has already been checked."""
+    """The payload and digest of a job's content, which has already been checked."""
 
     payload: str
     digest: str
@@ -227,11 +230,11 @@ class Submission:
     :param key: name of the job: a user's submissions with the same key are the same job
     :param written: large content that has already been checked; replaces ``content``
     :param purpose: purpose of the job; by default, that of its lease
-    :param metadata: data that the client of a dialect gets back with the job
-    :param implicit_lease: whether the job may wait with its lease, since its dialect has no
-        leases and the service acquires them
-    :param calibrated_within: age limit of the calibration in seconds; also excludes a
-        device that drifts
+    :param metadata: data that the dialect returns to its client with the job
+    :param implicit_lease: whether the service acquires the lease, since the dialect has no
+        leases; the job may then be pending while its lease waits for a vQPU
+    :param calibrated_within: maximum age of the calibration in seconds; if set, the job is
+        also refused while the device drifts
     :param repeatable: whether the job may run twice if it is unknown whether it has run;
         by default, according to the service's configuration
     """
@@ -261,7 +264,7 @@ class Submission:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies content and parameters."""
+        """A hash of kind, parameters and content."""
         if self.written is not None:
             return self.written.digest
         text = "\n".join((self.kind, self.parameters_text, self.payload))
@@ -272,8 +275,8 @@ class Submission:
 class Purpose:
     """The purpose of a job or a lease: a step of a workflow's run, or any text.
 
-    :param run: name of the run's journal
-    :param step: step of the workflow, or the whole text of another purpose
+    :param run: name of the run's journal; ``None`` if the purpose names no run
+    :param step: step of the workflow; or any other purpose, as a whole
     """
 
     run: str | None
@@ -294,27 +297,27 @@ class Purpose:
 class Job:
     """A job without its payload; times are seconds since the epoch.
 
-    :param submitted_steady: time of ``submitted`` on a clock that nobody sets
-    :param started_steady: time of ``started`` on the same clock
+    :param submitted_steady: the time ``submitted`` by the store's clock, which nobody sets
+    :param started_steady: the time ``started`` by the same clock
     :param metadata: see :class:`Submission`
-    :param number: place in the order of submission
-    :param attempt: 2 or more after an interruption
-    :param note: reason why it failed, was cancelled or was interrupted
-    :param model_seconds: QPU time that was modelled before it ran
+    :param number: position in the order of submission
+    :param attempt: number of the current attempt; 2 or more after an interruption
+    :param note: reason why the job failed, was cancelled or was interrupted
+    :param model_seconds: QPU time by the device's model, determined before the job ran
     :param compute_seconds: estimated CPU time of its computation
-    :param qpu_seconds: modelled QPU time of the attempt that ended the job
-    :param seconds: time on the device of the same attempt
+    :param qpu_seconds: billed or modelled QPU time of the last attempt
+    :param seconds: seconds that the last attempt spent on the device
     :param lost_qpu_seconds: QPU time of the interrupted attempts
-    :param lost_seconds: time on the device of the interrupted attempts
+    :param lost_seconds: seconds that the interrupted attempts spent on the device
     :param cost: cost of ``qpu_seconds`` in the site's unit, at the price when the job,
         or each slice of it, ended
-    :param charged_lease: lease under which it ended, if it was resubmitted under another
-        lease after its end
+    :param charged_lease: lease under which the job ended, if it was resubmitted under
+        another lease after its end
     :param calibration: id, time and values of the last attempt's calibration
     :param bytes: size of its payload and its result, in bytes
     :param repeatable: see :class:`Submission`
-    :param device: identity of the device that may have it; ``None`` if no device has it
-    :param device_job: id of its last attempt on the device
+    :param device: identity of the device that may have the job; ``None`` if no device has it
+    :param device_job: id of the last attempt on the device
     :param cancelling: note of a cancellation that has not reached the device yet
     :param interrupting: note of an interruption that has not reached the device yet; the
         interrupted job is queued again
@@ -371,7 +374,7 @@ class Job:
 
     @property
     def queued_seconds(self) -> float | None:
-        """Seconds from its submission to its last start; ``None`` if it has not started."""
+        """Seconds from submission to the last start; ``None`` if the job has not started."""
         if self.started_steady is None:
             return None
         return max(0.0, self.started_steady - self.submitted_steady)
@@ -379,10 +382,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Used:
-    """QPU time used under a previous service.
+    """QPU time that jobs used before the service started.
 
-    :param qpu_seconds: modelled QPU time, without interrupted attempts
-    :param when: end of the jobs, by the store's clock
+    :param qpu_seconds: billed or modelled QPU time, without interrupted attempts
+    :param when: mean end of the jobs, by the store's clock
     """
 
     user: str
@@ -395,12 +398,12 @@ class Used:
 class Forecast:
     """The expected run of a job.
 
-    :param position: number of jobs ahead of it
-    :param eta_seconds: time until its start; ``None`` if unknown, as while the QPU is
-        closed or the device is offline
+    :param position: number of jobs ahead of the job
+    :param eta_seconds: time until the job's start; ``None`` if unknown, for example while
+        the QPU is closed or the device is offline
     :param expected_seconds: expected QPU time, see :class:`Lease`
-    :param expected_run_seconds: expected time from its start to its end
-    :param reason: reason why its start is unknown, or may be later
+    :param expected_run_seconds: expected time from the job's start to its end
+    :param reason: reason why the start is unknown, or may be later than ``eta_seconds``
     """
 
     position: int

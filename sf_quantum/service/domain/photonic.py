@@ -13,14 +13,15 @@ from pydantic import (
     model_validator,
 )
 
-#: Longest text of a circuit; a circuit of 24 modes and 552 components has 9,000 characters.
+#: Maximum length of a circuit's text; 24 modes and 552 components need 9,000 characters.
 MAX_CHARACTERS = 2**20
+# Upper bound of the number of heralds: the longest input state has fewer modes.
 MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]
 
 
 def _few(content: JsonValue) -> JsonValue:
-    """Refuse more keys than there may be modes, since each wrong key is an error of 1 kB."""
+    """Refuse too many keys, since the response describes each invalid key in 1 kB."""
     if isinstance(content, dict) and len(content) > MAX_KEYS:
         raise ValueError(f"more than {MAX_KEYS} keys")
     return content
@@ -32,7 +33,7 @@ _Herald: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
 class PhotonicExperiment(BaseModel):
     """Photons in the modes of a circuit of linear optics, in Perceval's notations.
 
-    A shot is an input for which at least the required number of photons reaches the
+    An input counts as a shot only if at least the required number of photons reaches the
     detectors.
     """
 
@@ -90,17 +91,17 @@ class PhotonicExperiment(BaseModel):
 
     @property
     def photons(self) -> int:
-        """The number of photons that are sent into the circuit."""
+        """The number of photons in the input."""
         return self.input_state.count("1")
 
     @property
     def heralded(self) -> dict[int, int]:
-        """The numbers of photons at the heralds, by number of the mode."""
+        """The required number of photons in each heralded mode, by the mode's number."""
         return {int(mode): photons for mode, photons in self.heralds.items()}
 
     @property
     def needed(self) -> int:
-        """The number of photons that have to be detected, including those of heralds."""
+        """The number of photons that must be detected, including those at the heralds."""
         if self.min_detected_photons is None:
             return self.photons
         return self.min_detected_photons + sum(self.heralds.values())

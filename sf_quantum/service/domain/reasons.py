@@ -1,4 +1,4 @@
-"""Reasons of interrupted jobs and ended leases, as data, and their texts."""
+"""Why jobs are interrupted and leases end, as data and as texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Cause(Enum):
 
 
 class LeaseEndCause(Enum):
-    """What ends a lease, with the text for requests that still use it."""
+    """What ends a lease; each value is the text for requests that still use the lease."""
 
     RELEASED = "released"
     EXPIRED = "its time is over"
@@ -46,7 +46,7 @@ class LeaseEndCause(Enum):
 
 @dataclass(frozen=True)
 class LeaseEnd:
-    """Why a lease ended, with the figures of its text."""
+    """Why a lease ended, with the values that its text contains."""
 
     cause: LeaseEndCause
     idle_seconds: float = 0.0
@@ -84,9 +84,9 @@ def end_message(reason: str) -> str:
 class Interruption:
     """Why a job was interrupted.
 
-    :param preempted_by: class of the job that pre-empted it, if it was pre-empted
-    :param lease_end: end of its lease, if this was the cause
-    :param lost: reason why its vendor ended it, if the vendor was the cause
+    :param preempted_by: class of the pre-empting job, if the cause is a pre-emption
+    :param lease_end: end of the job's lease, if this is the cause
+    :param lost: reason why the vendor ended the job, if the vendor is the cause
     """
 
     cause: Cause
@@ -96,7 +96,7 @@ class Interruption:
 
     @property
     def cancels(self) -> bool:
-        """Whether the interruption ends the job, which is not pending again."""
+        """Whether the interruption ends the job; otherwise the job is pending again."""
         return self.cause in (Cause.CANCELLATION, Cause.LEASE_END)
 
     def note(self, attempt: int = 1) -> str:

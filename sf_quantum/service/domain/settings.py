@@ -24,10 +24,10 @@ T = TypeVar("T")
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# Longest time after which a lease ends, some 300 years: the end must be a valid date.
+# Longest time after which a lease ends, about 300 years: the end must be a valid date.
 MAX_SECONDS = 1e10
 Lasting: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-# the whole QPU, in the unit of shares
+# the whole QPU in tenths, the unit of shares
 TENTHS = 10
 Priority: TypeAlias = Annotated[int, Field(ge=0, le=MAX_PRIORITY)]
 Share: TypeAlias = Annotated[int, Field(ge=1, le=TENTHS)]
@@ -35,7 +35,7 @@ ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 
 def _names(users: JSON) -> JSON:
-    """Read uids as warden does, as numbers or text, and add the names of these users."""
+    """Accept uids as numbers or text, like warden, and add the names of these users."""
     if not isinstance(users, list):
         return users
     names: list[JSON] = [str(user) if type(user) is int else user for user in users]
@@ -46,7 +46,7 @@ def _names(users: JSON) -> JSON:
 
 
 def _name_of(user: str) -> str | None:
-    """Return the name of a user of this host by uid; ``None`` if the text is not a uid."""
+    """Return the name of a user of this host by uid; ``None`` if no user has this uid."""
     if re.fullmatch(r"[0-9]+", user):
         with suppress(KeyError, OverflowError, ValueError):
             return pwd.getpwuid(int(user)).pw_name
@@ -54,9 +54,9 @@ def _name_of(user: str) -> str | None:
 
 
 def _by_user(settings: JSON) -> JSON:
-    """Replace uids, which a site may write as warden does, with the names of the users.
+    """Replace uids, which are allowed as keys as in warden, with the names of the users.
 
-    :raises ValueError: if a user is named in both ways
+    :raises ValueError: if a user occurs both by name and by uid
     """
     content = empty_mapping(settings)
     if not isinstance(content, dict):
@@ -112,7 +112,8 @@ class ClassLimits(Section):
 class ClassSettings(Section):
     """The classes that leases may have.
 
-    :param default: class of a lease that names neither a class nor a known partition
+    :param default: class of a lease whose request names neither a class nor a partition of
+        ``partitions``
     :param highest: highest class of users who are not in ``users``
     :param users: highest class of each user, by name or uid
     :param partitions: highest class of each Slurm partition
@@ -145,8 +146,9 @@ class Shares(Section):
     and 3 tenths, the first gets 5/8 of the QPU.
 
     :param projects: shares of projects
-    :param users: shares of users, by name or uid, within their project if they have one
-    :param default: share of projects and users that are not named
+    :param users: shares of users, by name or uid; the share of a user with a project is a
+        share within the project
+    :param default: share of projects and users that the configuration does not name
     :param slurm_unit: Slurm gres or licence whose count in a Slurm job is its share
     """
 
@@ -184,20 +186,21 @@ class UserLimits(Section):
         no limit
     :param run_seconds: maximum expected time of a job from its start to its end: on the
         device, including the computation of an emulated device; ``None`` sets no limit
-    :param leases: maximum number of leases that are held or waited for
+    :param leases: maximum number of held and waiting leases
     :param pending_mib: maximum size of the payloads of pending and running jobs, in MiB;
         ``None`` sets no limit
     :param kept_mib: size of the payloads and results of ended jobs, in MiB, above which the
         oldest of these jobs are deleted before the retention time; ``None``: never
-    :param body_mib: maximum size of the body of a submission in MiB, also after
-        decompression. A SAPI request may always have the size of 20 problems with all
-        qubits and couplers. Requests other than submissions have at most 64 KiB
+    :param body_mib: maximum size of the body of a submission in MiB, before and after
+        decompression. A SAPI request may always be as large as 20 problems with all qubits
+        and couplers. Requests other than submissions may have at most 64 KiB
     :param requests_per_second: sustained rate of requests
     :param burst: number of requests that may exceed the sustained rate
-    :param requests_at_once: concurrent requests, including those that wait for a job
-    :param connections: open connections per address, or per user of a Unix socket, with
-        TLS handshakes; beyond this number, a new connection replaces the connection that
-        has waited longest for a request
+    :param requests_at_once: maximum number of concurrent requests, including requests that
+        wait for a job
+    :param connections: maximum number of open connections per address, or per user of a
+        Unix socket, including connections in their TLS handshake; beyond this number, a new
+        connection replaces the connection that has waited longest for a request
     """
 
     jobs: Count | None = 10_000
@@ -215,8 +218,9 @@ class UserLimits(Section):
 class DriftSettings(Section):
     """Sensitivity of the drift alarm, in standard deviations of a single value.
 
-    :param reference: half the smallest shift to detect quickly
-    :param threshold: decision limit of the sums; a higher limit gives fewer false alarms
+    :param reference: half of the smallest shift that is to be detected quickly
+    :param threshold: limit of the cumulative sums (CUSUM); a higher limit gives fewer false
+        alarms
     """
 
     reference: NotNegative = 1.0
@@ -224,7 +228,7 @@ class DriftSettings(Section):
 
 
 class QualitySettings(Section):
-    """Quality jobs: a problem with a known optimum, run periodically.
+    """Quality jobs, which run a problem with a known optimum periodically.
 
     :param every_seconds: pause between quality jobs; ``None`` runs none
     :param num_reads: reads per quality job
@@ -239,8 +243,8 @@ class QualitySettings(Section):
 class MetricsSettings(Section):
     """Who may read ``/metrics``.
 
-    :param public: whether no credential is needed; ``None``: only if no other machine can
-        reach the service
+    :param public: whether the metrics can be read without a credential; ``None``: only if no
+        other machine can reach the service
     :param users: names or uids of users who may read the metrics, in addition to admins
     """
 
@@ -251,21 +255,22 @@ class MetricsSettings(Section):
 class ServiceSettings(Section):
     """Settings of the queue.
 
-    :param vqpus: number of leases held at once
+    :param vqpus: number of leases that can be held concurrently
     :param user_projects: projects that each user, by name or uid, may name in a lease; the
         first is the default
     :param repeatable_users: names or uids of users whose jobs may run twice if it is unknown
-        whether they have run. A submission can state otherwise, except over SAPI and
-        warden's API
+        whether they have run, unless a submission states otherwise; submissions through SAPI
+        and warden cannot state it
     :param retention_seconds: time for which results are kept after the end of a job;
         ``None``: without limit
-    :param service_deaths: number of attempts that end because the service dies, or because the
-        vendor ends its lease, after which a job fails
-    :param slice_seconds: time on the device of a slice of a long job, after which a
-        pre-empting job may run; ``None``: jobs are not sliced
+    :param service_deaths: a job fails once the service has died this many times during the
+        job, or the vendor has ended the job this many times
+    :param slice_seconds: time on the device of each slice of a long job; a pre-empting job
+        may run between two slices; ``None``: jobs are not sliced
     :param slurm_poll_seconds: interval of polling Slurm for the jobs that hold leases
     :param slurm_cluster: name of the cluster whose Slurm is polled; ``None``: Slurm's own
-        ``ClusterName``. Leases of other clusters' jobs end by the idle limit
+        ``ClusterName``. Jobs of other clusters are not polled; their leases end by the idle
+        limit
     """
 
     vqpus: Annotated[int, Field(ge=1, le=10_000)] = 1
