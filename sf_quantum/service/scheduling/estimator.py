@@ -1,4 +1,4 @@
-"""ETAs: the run times of pending jobs, and of later jobs that will overtake them."""
+"""ETAs, from the run times of the jobs ahead and of the later jobs that will overtake."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sf_quantum.service.scheduling.pace import Pace
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 
-# weight of a submission relative to the next submission's; halves after 34
+# weight of a submission relative to the next submission; it halves after 34 submissions
 DECAY = 0.98
-# weight of an observed attempt relative to the next attempt's; halves after 69
+# weight of an observed attempt relative to the next attempt; it halves after 69 attempts
 MEMORY = 0.99
-# prior: attempts without an arrival that are assumed in addition to the observed attempts
+# prior: number of attempts without an arrival that are added to the observed attempts
 PRIOR_ATTEMPTS = 3
 # upper bound of the load from later arrivals, as a fraction of the device's time
 MAX_LOAD = 0.9
@@ -30,18 +30,19 @@ class Arrivals:
     """Estimates the arrival of jobs that will overtake a pending job.
 
     The load of a class is the total run time of the first job of the class to arrive during
-    each attempt, divided by the attempts' total time. Only the first job is included, because
-    a batch does not imply that more jobs follow. On the job streams of
-    ``tests/benchmarks/eta.py``, the estimate is within three percentage points of that of
-    queueing theory.
+    each attempt, divided by the attempts' total time. Later jobs of the same attempt are left
+    out, because a batch does not imply that more jobs follow. On the job streams of
+    ``tests/benchmarks/eta.py``, the estimate differs from queueing theory by at most three
+    percentage points.
 
     :param clock: monotonic clock in seconds
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        # exponentially weighted sums over attempts: their number and seconds; by class, the
-        # number of attempts in which a job arrived, and the run times of the first such jobs
+        # Exponentially weighted sums over attempts: their number and their seconds; by
+        # class, the number of attempts during which a job of the class arrived, and the run
+        # times of the first such jobs.
         self._attempts = self._seconds = 0.0
         self._arrivals = dict.fromkeys(CLASSES, 0.0)
         self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
@@ -62,7 +63,7 @@ class Arrivals:
         self._began, self._arrived = self._clock(), {}
 
     def ended(self) -> None:
-        """Record the end of the attempt, regardless of its outcome."""
+        """Record the end of the current attempt, regardless of its outcome."""
         arrived, self._arrived = self._arrived, None
         if arrived is None:
             return
@@ -74,9 +75,9 @@ class Arrivals:
             self._arriving_seconds[name] = previous + arrived.get(name, 0.0)
 
     def overtaking(self, seconds: float, classes: Collection[JobClass]) -> float:
-        """Estimate the run time of the later arrivals that overtake a job.
+        """Estimate the total run time of the later arrivals that overtake a job.
 
-        :param seconds: run time of the jobs that are now ahead of the job
+        :param seconds: total run time of the jobs that are now ahead of the job
         :param classes: classes whose later arrivals overtake the job
         """
         jobs = sum(self._arrivals[name] for name in classes)
@@ -90,11 +91,11 @@ class Arrivals:
             seconds * capped / (1 - capped),
             load * LASTS_AGAIN * (self._clock() - self._busy_since),
         )
-        # one job fewer than the mean, since the number of arrivals has a long tail
+        # less one job: few large numbers of arrivals raise the mean above the usual number
         return max(0.0, overtaking - arriving / jobs)
 
     def _persistence(self, observed: float) -> float:
-        """Return the fraction of the load that persists, given the time without arrivals."""
+        """Return the fraction of the load that persists after the time without arrivals."""
         rate = sum(self._arrivals.values()) / observed
         missed = rate * (self._clock() - self._last_arrival)
         return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
@@ -123,7 +124,7 @@ class Estimator:
         return self.seconds(job.kind, job.seconds)
 
     def seconds(self, kind: Kind, modelled: float) -> float:
-        """Estimate the run time of a job from the time in the device's model."""
+        """Estimate the run time of a job from its time by the device's model."""
         return self._pace.job_seconds(kind, modelled)
 
     def submitted(self, job: PendingJob) -> None:
@@ -135,7 +136,7 @@ class Estimator:
         self._arrivals.submitted(job.job_class, seconds)
 
     def moved(self, job: PendingJob, previous: str) -> None:
-        """Record that a job has moved from another lease.
+        """Record that a job has moved from another lease to its present lease.
 
         :param previous: id of the lease under which the job was counted
         """
@@ -206,7 +207,8 @@ class Estimator:
         classes = self._policy.overtaking_classes(job.job_class)
         arriving = self._arrivals.overtaking(seconds, classes)
         if self.held.measured:
-            # the mean of the estimates from arrivals and from held leases: each alone is worse
+            # use the mean of the estimates from arrivals and from held leases, since each
+            # estimate alone is worse
             leases = self.held.of_classes(classes)
             arriving = (
                 arriving + self._estimate_held([Overtaking(leases)], seconds)
@@ -214,7 +216,7 @@ class Estimator:
         return position, seconds + arriving + self._estimate_held(overtaking, seconds)
 
     def _estimate_held(self, overtaking: Iterable[Overtaking], seconds: float) -> float:
-        """Estimate the run time of the jobs submitted under held leases within a time."""
+        """Estimate the run time of the jobs that held leases submit within a time."""
         if not self._qpu_seconds:
             return 0.0
         scale = self._run_seconds / self._qpu_seconds

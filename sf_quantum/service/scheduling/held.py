@@ -13,12 +13,13 @@ from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
 from sf_quantum.service.scheduling.shares import account_of
 
-# number of latest ended leases with whose usage hints are compared, and smallest useful
-# number
+# LATEST: number of the latest ended leases, whose usage the hints are compared with. FEW:
+# smallest number of leases for a useful comparison.
 LATEST = 100
 FEW = 10
 # fraction of the time in which a tenant has a job pending or running, by the pattern of
-# its lease; no pattern is treated as balanced. The policy ``interleave`` also uses it.
+# the lease; a lease without a pattern is treated as balanced. Also used by the policy
+# ``interleave``.
 LOAD: Mapping[Pattern | None, float] = {
     "cc-heavy": 0.1,
     "balanced": 0.5,
@@ -38,7 +39,7 @@ class ExpectedLease(NamedTuple):
 class Overtaking(NamedTuple):
     """Held leases whose later jobs run before a pending job.
 
-    :param at_most: limit of these jobs' QPU seconds
+    :param at_most: upper bound of the QPU seconds of these later jobs
     """
 
     leases: Sequence[ExpectedLease]
@@ -57,7 +58,8 @@ class _HeldLease:
     load: float
     hint: float | None
     submitted: float = 0.0
-    # expectation by the measure with this number; ``None`` after the lease submits a job
+    # last computed expectation, or ``None`` after the lease has submitted a job since; and
+    # the number of the measure that the expectation was computed with
     expected: ExpectedLease | None = None
     measure: int = 0
 
@@ -67,34 +69,35 @@ class HeldLeases:
 
     The measure of hints is the usage of the latest ended leases:
 
-    - A lease with a hint is expected to use its hint, bounded by the quartiles.
+    - A lease with a hint is expected to use its hint, bounded by the quartiles of the
+      measure.
     - A lease without a hint is expected to use the median.
-    - A lease that has already used as much is expected to reach the mean of the measured
-      leases that used more than it.
+    - A lease that has already used that many seconds is expected to reach the mean of the
+      values in the measure above its use.
 
     Until :data:`FEW` leases have ended, the hints of all held leases are the measure; with
-    fewer hints, nothing is expected. Usage before a restart is not known.
+    fewer than :data:`FEW` hints, nothing is expected. Usage before a restart is not known.
     """
 
     def __init__(self) -> None:
         self._leases: dict[str, _HeldLease] = {}
         self._by_key: dict[tuple[JobClass, Account], dict[str, _HeldLease]] = {}
-        # QPU seconds used by the latest ended leases, oldest first, and sorted
+        # QPU seconds used by the latest ended leases: oldest first, and in ascending order
         self._latest: deque[float] = deque()
         self._totals: list[float] = []
-        # hints of all held leases, sorted
+        # hints of all held leases, in ascending order
         self._hints: list[float] = []
-        # Number of the current measure; earlier expectations carry another number.
+        # number of the current measure; expectations by an earlier measure are recomputed
         self._number = 0
 
     @property
     def measured(self) -> bool:
-        """Whether there are enough values to compare hints with."""
+        """Whether the measure has enough values to compare hints with."""
         return len(self._measure) >= FEW
 
     @property
     def _measure(self) -> Sequence[float]:
-        """Sorted usage of the latest leases; until enough have ended, the sorted hints."""
+        """Usage of the latest ended leases, or hints if too few have ended, ascending."""
         return self._totals if len(self._totals) >= FEW else self._hints
 
     def add(self, lease: Lease) -> None:

@@ -1,4 +1,4 @@
-"""Run times of jobs on a device, as a set-up time plus a rate times the modelled time."""
+"""Expected run times on a device: a set-up time plus a rate times the modelled time."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import NamedTuple
 from sf_quantum.service.domain.jobs import Kind
 from sf_quantum.service.scheduling.work import Work
 
-# set-up time of a job until jobs are observed: the job is read and written
+# set-up time until the first job is observed: the time to read and write a job
 HOST_SECONDS = 0.005
-# number of observations that are kept of each size
+# number of observations that are kept for each size group
 LATEST = 32
-# At most MAX_LEFT_OUT of the longest observations are left out: those that took LONG times
-# as long as usual, since a process had to start. Of many observations, those that took
-# LONG_OF_MANY times as long: run times vary on a busy machine.
+# Up to MAX_LEFT_OUT of the longest observations of a size group are left out if they took
+# more than LONG times as long as usual: a process had to start. From MANY observations on,
+# the factor is LONG_OF_MANY, since run times vary on a busy machine.
 LONG, LONG_OF_MANY, MAX_LEFT_OUT = 1.25, 2.0, 3
-# number of observations from which LONG_OF_MANY applies
 MANY = 5
-# factor by which a busy machine may be slower, and modelled run time in seconds from which
-# a busy machine can be distinguished from the start of a process
+# BUSY: largest factor by which a busy machine slows jobs down. NOT_BRIEF: modelled run time
+# in seconds from which this factor tells a busy machine from the start of a process.
 BUSY, NOT_BRIEF = 8.0, 0.01
-# largest weight of a size, and its factor per later job of another size; halves after 34
+# largest weight of a size group, and factor of the weight for each later job of another
+# group; after 34 such jobs, the weight has halved
 MAX_WEIGHT, DECAY = 8, 0.98
-# shorter times are treated as equal
+# times below this are treated as equal
 NEGLIGIBLE_SECONDS = 1e-3
 # plausible set-up time; a process takes some tenths of a second to start
 PLAUSIBLE_SETUP_SECONDS = 0.2
-# weights of the prior, relative to an observation that confirms an earlier one
+# weights of the prior; an observation that confirms an earlier observation has weight 1
 SETUP_WEIGHT, RATE_WEIGHT, LARGE_RATE_WEIGHT = 0.4, 0.3, 0.2
 
 
@@ -47,8 +47,8 @@ class Line(NamedTuple):
     def implausibility(self, largest: float) -> float:
         """Return the penalty of the prior for the line, on the scale of :meth:`Run.error`.
 
-        :param largest: modelled run time of the largest jobs: jobs that take less time than
-            the start of a process hardly show the rate
+        :param largest: modelled run time of the largest jobs. The prior of the rate weighs
+            more if it is short: such jobs show the start of a process rather than the rate
         """
         setup = abs(self.setup_seconds - HOST_SECONDS) / PLAUSIBLE_SETUP_SECONDS
         rate = abs(math.log(self.rate))
@@ -74,13 +74,16 @@ class Run(NamedTuple):
         return self.observed / (self.modelled + HOST_SECONDS)
 
     def excess(self, usual: Run) -> float:
-        """Return how many times as long as a usual run it took, allowing for a larger size."""
+        """Return the observed time as a multiple of the usual time.
+
+        If the job is larger than the usual job, the usual time is scaled up to its size.
+        """
         larger = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
         as_long = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, larger)
         return max(self.observed, NEGLIGIBLE_SECONDS) / as_long
 
     def error(self, line: Line) -> float:
-        """Return the difference of logarithms of the observed and the expected time."""
+        """Return the difference between the logarithms of observed and expected time."""
         expected = line.seconds(self.modelled) + NEGLIGIBLE_SECONDS
         return abs(math.log((self.observed + NEGLIGIBLE_SECONDS) / expected))
 
@@ -88,13 +91,14 @@ class Run(NamedTuple):
 class Pace:
     """Learns the run times of each kind of job.
 
-    Jobs are grouped by their modelled times, in powers of four. Each group gives one point:
-    the mean of its jobs without unusually long and short ones. Thus neither the start of a
-    process nor a busy machine changes the times expected of other jobs, and a thousand small
-    jobs do not hide a large one. A point is used once two jobs agree, or another job has
-    taken even longer. The expected time is the line of least absolute deviations through
-    the points, in logarithms: small jobs determine its set-up time, and large jobs its rate.
-    The rate lies in the range of the points' rates and the model's rate, 1.
+    Jobs are grouped by their modelled times, in powers of four. Each size group yields one
+    point: the mean of its jobs without unusually long and short jobs. Thus neither the start
+    of a process nor a busy machine changes the expected times of other jobs, and a thousand
+    small jobs do not hide a large job. A point is used once two jobs of its group agree, or
+    another job of the group has taken even longer. The expected times are a line whose
+    logarithms have the least absolute deviations from those of the points: small jobs
+    determine its set-up time, and large jobs its rate. The rate is in the range of the
+    points' rates and 1, the rate of the device's model.
     """
 
     def __init__(self) -> None:
@@ -109,7 +113,7 @@ class Pace:
         :param observed: seconds until the next job could start
         """
         self._jobs[kind] += 1
-        # group 0 has the jobs that take less time than their set-up
+        # group 0: jobs with a modelled time below two set-up times
         number = max(0, math.frexp(modelled / HOST_SECONDS)[1]) // 2
         size = self._sizes[kind].setdefault(number, _Size())
         size.add(Run(modelled, observed), self._jobs[kind])
@@ -133,7 +137,7 @@ class Pace:
 
 
 class _Size:
-    """The latest jobs of one size."""
+    """The latest jobs of one size group."""
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque(maxlen=LATEST)
@@ -144,12 +148,13 @@ class _Size:
         self._last = number
 
     def mean(self, number: int) -> Run:
-        """Return the mean of the usual jobs.
+        """Return the mean of the jobs that took about the usual time.
 
         :param number: number of jobs of all sizes so far
         """
         ratios = sorted(self._runs, key=lambda run: run.ratio)
-        # Two of up to three jobs may have taken unusually long, unless they agree.
+        # Of up to three jobs, two may have been unusually long, so the shortest is the usual
+        # job; if the two longest of three agree, the middle job is the usual job.
         place = max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))
         if len(ratios) == 3 and ratios[2].ratio <= LONG * ratios[1].ratio:
             place = 1
@@ -160,8 +165,9 @@ class _Size:
             if kept[-1].excess(usual) > long:
                 kept.pop()
         kept = [run for run in kept if run.excess(usual) * long >= 1]
-        # Jobs that took longer than the kept jobs confirm that these take at least as long.
-        # Two jobs are both odd if the shorter one took longer than a busy machine explains.
+        # Jobs that were left out confirm that the kept jobs take at least their usual time.
+        # Of two jobs, neither confirms the other if both may be odd: if even the shorter job
+        # took longer than a busy machine explains.
         both_odd = len(ratios) == 2 and not (
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )
@@ -186,9 +192,9 @@ def _fitted(points: Sequence[Run]) -> Line:
 def _candidates(points: Sequence[Run]) -> Iterator[Line]:
     """Yield the lines through two points, or through one point and the prior.
 
-    At least one line of least absolute deviations is among such lines (Bloomfield and
+    One of these lines has the least absolute deviations from the points (Bloomfield and
     Steiger, Least Absolute Deviations, Birkhäuser, 1983, p. 6). For deviations of
-    logarithms, as here, one of the lines is close to the best.
+    logarithms, as here, one of the lines is close to the best line.
     """
     yield Line()
     ratios = [one.observed / one.modelled for one in points if one.modelled > 0]

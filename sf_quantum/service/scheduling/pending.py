@@ -11,14 +11,14 @@ from sf_quantum.service.scheduling.held import HeldLeases, Overtaking
 from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
-# number of jobs in which to search for a job that may start, if the first job may not
+# number of jobs that are searched for one that may start, if the first job may not start
 SEARCHED = 1000
 
 
 class PendingJobs:
-    """The pending jobs by number and by lease, and the next job by the policy.
+    """The pending jobs, found by number and by lease, and the policy's next job.
 
-    :param may_start: predicate of jobs that may start now; by default, all jobs may
+    :param may_start: returns whether a job may start now; by default, all jobs may
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class PendingJobs:
     def work_ahead(
         self, job: PendingJob, held: HeldLeases
     ) -> tuple[dict[Kind, Work], Sequence[Overtaking]]:
-        """Sum the work ahead of a job, which need not be pending yet.
+        """Sum the work ahead of a job; the job need not be pending yet.
 
         :returns: the pending work by kind, and the held leases whose later jobs overtake
             the job

@@ -1,4 +1,4 @@
-"""Shares of the QPU of projects and users, and their usage."""
+"""The projects' and users' shares of the QPU, and their usage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sf_quantum.service.domain.jobs import Lease, Used
 from sf_quantum.service.domain.settings import Account, Shares
 from sf_quantum.service.scheduling.work import Clock, PendingJob
 
-# an account, or a user within one
+# an account, or a user within an account
 Sharer: TypeAlias = tuple[Account, str | None]
 
 # number of half-lives after which the sums are rescaled, to avoid overflow at 2 ** 1023
 MAX_HALF_LIVES = 500.0
-# relative growth of the weight of a second after which tags are recomputed
+# relative growth of a second's weight after which pending jobs are ordered again
 STALE = 1e-3
 
 
@@ -27,20 +27,20 @@ def account_of(item: PendingJob | Lease | Used) -> Account:
     return account(item.user, item.project)
 
 
-# account, user, job or lease, and cluster
+# account, user, id of the Slurm job (or of the lease, without a Slurm job), and cluster
 _SlurmJob: TypeAlias = tuple[Account, str, str, str | None]
 
 
 class ActiveShares:
-    """The effective shares, from held leases or from the configuration.
+    """The shares in effect: those of held leases, or those of the configuration.
 
-    The leases of a Slurm job together have one share, that of the first lease.
+    The leases of a Slurm job have one share together: the share of the first lease.
     """
 
     def __init__(self, shares: Shares) -> None:
         self.configured = shares
         self._leased: Counter[Sharer] = Counter()
-        # leases and share of each Slurm job
+        # ids of the held leases of each Slurm job, and the share of the job
         self._jobs: dict[_SlurmJob, tuple[set[str], int]] = {}
 
     def leased(self, lease: Lease) -> None:
@@ -84,17 +84,17 @@ def _job(lease: Lease) -> _SlurmJob:
 class DecayingUsage:
     """QPU seconds used, with exponential decay.
 
-    Instead of scaling down all sums as time passes, later seconds have a higher weight, so
+    Sums are not scaled down as time passes; instead, later seconds have a higher weight. So
     a charge changes only the sums of the charged account and user.
 
-    :param half_life_seconds: time after which a second counts half
+    :param half_life_seconds: time after which the weight of a used second has halved
     :param clock: see :meth:`Policy.from_config`
     """
 
     def __init__(self, half_life_seconds: float, clock: Clock) -> None:
         self._half_life_seconds = half_life_seconds
         self._clock = clock
-        # the weight of a second is 2 ** (half-lives since the epoch)
+        # the weight of a second is 2 ** (number of half-lives since the epoch)
         self._epoch = clock()
         self._sums: defaultdict[Sharer, float] = defaultdict(float)
         #: weight of a second at the last charge
@@ -130,6 +130,6 @@ class DecayingUsage:
 
     def _weight(self, when: float) -> float:
         half_lives = (when - self._epoch) / self._half_life_seconds
-        # weights beyond this bound are negligible or overwhelming
+        # beyond this bound, a weight makes a charge negligible or decisive anyway
         limit = 2 * MAX_HALF_LIVES
         return math.exp2(max(-limit, min(half_lives, limit)))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from sf_quantum.service.domain.jobs import Job, JobClass, Kind, Lease, Pattern
 
-# returns seconds; the epoch depends on the user, and the clock may be virtual
+# a clock in seconds with any epoch; it may be virtual, as in the simulation of ``sfq plan``
 Clock: TypeAlias = Callable[[], float]
 
 
@@ -22,9 +22,9 @@ class PendingJob:
     :param submitted: time of its submission by the policy's clock
     :param project: project of its lease
     :param pattern: hint of its lease
-    :param expected_seconds: hint of its lease: its QPU seconds
-    :param preemptible: whether its device lets a policy pre-empt it; otherwise it stays
-        on the device until it ends
+    :param expected_seconds: hint of its lease: expected QPU seconds of the lease's jobs
+    :param preemptible: whether the device allows a policy to pre-empt the job; otherwise the
+        job stays on the device until it ends
     """
 
     number: int

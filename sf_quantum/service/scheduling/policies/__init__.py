@@ -1,9 +1,10 @@
 """Scheduling policies, one module each.
 
 A policy is a subclass of :class:`~sf_quantum.service.scheduling.policies.base.Policy` with an
-entry point in the group ``sf_quantum.policies``, whose name the service's configuration
-refers to. ``classes`` is the default, ``fifo`` a baseline; ``fair_share`` orders jobs by past
-usage, ``interleave`` by the tenants' classical computation; ``base`` has the base classes.
+entry point in the group ``sf_quantum.policies``. The service's configuration selects a policy
+by the name of its entry point. ``base`` defines the base classes. ``classes`` is the default
+policy, ``fifo`` is a baseline, ``fair_share`` orders jobs by past usage, and ``interleave``
+orders jobs by the tenants' classical computation.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from sf_quantum.text import unknown
 
 
 class PendingLease(Protocol):
-    """A request for a lease that waits for a free vQPU.
+    """A request for a lease; the request waits for a free vQPU.
 
     :param request: the request with its hints, project and share
-    :param passed: number of later requests that were granted earlier
+    :param passed: number of later requests that were granted before this request
     """
 
     user: str
@@ -44,10 +44,10 @@ class Policy(ABC):
     A policy belongs to one queue and runs in the thread of its event loop; no method may
     block. The queue calls :meth:`add` and :meth:`remove` when a job becomes or ceases to be
     pending, :meth:`began` and :meth:`ended` around each attempt on the device, and
-    :meth:`leased` and :meth:`released` for each lease. It queries the next job
-    (:meth:`first`), whether that job pre-empts the running job (:meth:`preempts`), and
-    the work ahead of a job (:meth:`work_ahead`, :meth:`overtaking_leases`), for positions
-    and ETAs.
+    :meth:`leased` and :meth:`released` for each lease. The queue queries the next job
+    (:meth:`first`), whether this job pre-empts the running job (:meth:`preempts`), and, for
+    positions and ETAs, the work ahead of a job (:meth:`work_ahead`,
+    :meth:`overtaking_leases`).
 
     Subclasses implement :meth:`add`, :meth:`remove` and :meth:`order`. Policies that order
     jobs by a constant key derive from :class:`Keyed` and implement only :meth:`Keyed.key`.
@@ -85,7 +85,7 @@ class Policy(ABC):
     def first(self) -> PendingJob | None:
         """Return the job that runs next; it stays pending until it is removed.
 
-        Called at each submission and before each attempt.
+        The queue calls this at each submission and before each attempt.
         """
         return next(iter(self.order()), None)
 
@@ -94,7 +94,7 @@ class Policy(ABC):
         return False
 
     def overtaking_classes(self, job_class: JobClass) -> Sequence[JobClass]:
-        """List the classes whose jobs always overtake those of a class.
+        """List the classes whose jobs always overtake the jobs of a class.
 
         ETAs include the expected arrivals of these classes.
         """
@@ -103,8 +103,8 @@ class Policy(ABC):
     def work_ahead(self, job: PendingJob) -> dict[Kind, Work]:
         """Sum, by kind, the work ahead of a pending job.
 
-        Called for each job that is submitted or queried; by default it iterates over
-        :meth:`order`.
+        The queue calls this for each job that is submitted or queried. The default
+        implementation iterates over :meth:`order`.
         """
         work_by_kind: defaultdict[Kind, Work] = defaultdict(Work)
         for other in self.order():
@@ -118,10 +118,10 @@ class Policy(ABC):
     ) -> Sequence[Overtaking]:
         """List the held leases whose later jobs will run before a pending job.
 
-        Called for each job that is submitted or queried.
+        The queue calls this for each job that is submitted or queried.
 
-        :returns: leases of the job's class; the :meth:`overtaking_classes` are estimated
-            separately
+        :returns: leases of the job's class; the jobs of the :meth:`overtaking_classes` are
+            estimated separately
         """
         return ()
 
@@ -133,15 +133,15 @@ class Policy(ABC):
         return 0.0
 
     def began(self, job: PendingJob) -> None:  # noqa: B027 - optional
-        """Handle the start of an attempt; the job was removed before."""
+        """Handle the start of an attempt; the job has already been removed."""
 
     def ended(  # noqa: B027 - optional
         self, job: PendingJob, qpu_seconds: float
     ) -> None:
         """Handle the end of an attempt, regardless of its outcome.
 
-        :param qpu_seconds: modelled seconds that are charged for the attempt; 0 if it was
-            interrupted and the job is pending again
+        :param qpu_seconds: QPU seconds that are charged for the attempt; 0 if the attempt
+            was interrupted and the job is pending again
         """
 
     def leased(self, lease: Lease) -> None:  # noqa: B027 - optional
@@ -198,7 +198,10 @@ class SortedJobs(Generic[SortKey]):
         return index
 
     def remove(self, key: SortKey) -> int:
-        """Remove the job with a key, or raise a ``KeyError``; return its former index."""
+        """Remove the job with a key and return its previous index.
+
+        :raises KeyError: if no job has the key
+        """
         index = bisect_left(self.keys, key)
         if index == len(self.keys) or self.keys[index] != key:
             raise KeyError(key)
@@ -209,7 +212,7 @@ class SortedJobs(Generic[SortKey]):
         return index
 
     def before(self, key: SortKey | None) -> dict[Kind, Work]:
-        """Sum the jobs with lower keys by kind; all jobs if the key is ``None``."""
+        """Sum, by kind, the work of jobs with lower keys; of all jobs if key is ``None``."""
         work_by_kind = {}
         for kind, (keys, seconds) in self._by_kind.items():
             jobs = len(keys) if key is None else bisect_left(keys, key)
@@ -218,14 +221,14 @@ class SortedJobs(Generic[SortKey]):
 
 
 class Keyed(Policy, Generic[K]):
-    """Runs the job with the lowest key first; among equal keys, the oldest job."""
+    """Runs the job with the lowest key first; of jobs with equal keys, the oldest."""
 
     def __init__(self) -> None:
         self._jobs: SortedJobs[tuple[K, int]] = SortedJobs()
 
     @abstractmethod
     def key(self, job: PendingJob) -> K:
-        """Return a job's key, which must be constant while the job is pending."""
+        """Return a job's key; it must not change while the job is pending."""
 
     def add(self, job: PendingJob) -> None:
         self._jobs.add((self.key(job), job.number), job)
@@ -251,7 +254,7 @@ class ByClass:
 
 
 def number_options(options: Mapping[str, JSON], **numbers: float) -> dict[str, float]:
-    """Read the options of a policy that are all finite numbers above 0.
+    """Read the options of a policy if all its options are finite numbers above 0.
 
     :param numbers: all valid options with their defaults
     :raises InputError: if an option is unknown or invalid

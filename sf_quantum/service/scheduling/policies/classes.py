@@ -10,8 +10,8 @@ from sf_quantum.service.scheduling.work import PendingJob
 class Classes(ByClass, Keyed[tuple[int]]):
     """Production before test before development (Wennersteen et al. 2025, section 3.3).
 
-    A job that a production job pre-empts is again the first of its class, as it has the
-    lowest number.
+    A job that a production job pre-empted is again the first job of its class, since it has
+    the lowest number.
     """
 
     def key(self, job: PendingJob) -> tuple[int]:

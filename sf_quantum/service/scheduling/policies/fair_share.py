@@ -36,31 +36,36 @@ from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
 DAY = 24 * 3600.0
 # usage older than this many half-lives counts less than a thousandth
 HALF_LIVES = 10
+# A request is next once the number of later requests that were granted before it, times its
+# share in tenths, reaches this.
 MAX_SHARE = 10
 
-# usage per share at the time when the job is next, and the number of the job
+# usage per share at the time when the job is next to run, and the number of the job
 Tag: TypeAlias = tuple[float, int]
 
 
 class FairShare(ByClass, Policy):
-    """Within a class, the account with the least usage per share goes next.
+    """Within a class, the account with the least usage per share is next.
 
-    An account is a project, or a user without a project; the users of a project divide its
-    share in proportion to their own shares. Usage is in modelled QPU seconds of all
-    classes, without interrupted attempts. It decays with a half-life, so that an account
-    that was idle gets the QPU for a while, but is not compensated for its whole idle time.
-    Within the account, the user with the least usage per share goes next, with their oldest
-    job. A job is charged its expected time when it begins. The charge is refunded if the
-    attempt is interrupted: the user got no result, and the charge would delay the next
-    attempt. This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with
-    memory; shares in tenths are from Wennersteen et al. (2025), section 3.5. The share that
-    the batch system gave a lease applies while the lease is held, if it exceeds the
+    An account is a project, or a user without a project. The users of a project divide its
+    share in proportion to their own shares. Within the account, the user with the least
+    usage per share is next, with their oldest job.
+
+    Usage is the QPU seconds of all classes, without interrupted attempts. Usage decays with
+    a half-life, so an account that was idle gets the QPU for a while, but is not compensated
+    for its whole idle time. When a job begins, its expected time is charged. The charge is
+    refunded if the attempt is interrupted: the user got no result, and the charge would
+    delay the next attempt.
+
+    This is start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with decaying usage;
+    shares in tenths are from Wennersteen et al. (2025), section 3.5. The share that the
+    batch system assigned to a lease applies while the lease is held, if it exceeds the
     configured share, and only once for all leases of a Slurm job.
 
-    No account starves: the usage of other accounts increases until these have to wait. A
-    free vQPU goes to the account that holds the fewest leases per share, but at most ten
-    later requests are granted before a request of an account with a share of one tenth; at
-    most five if the share is two tenths, and so on.
+    No account starves, since the usage of every account that runs jobs increases until this
+    account has to wait. A free vQPU is leased to the account that holds the fewest leases
+    per share. But at most ten later requests are granted before a request of an account
+    with a share of one tenth; at most five if the share is two tenths, and so on.
 
     :param half_life_seconds: half-life of usage, above 0
     :param clock: clock in seconds, unaffected by changes of the system's clock
@@ -130,8 +135,9 @@ class FairShare(ByClass, Policy):
     ) -> Sequence[Overtaking]:
         """See :meth:`Policy.overtaking`.
 
-        Later jobs of another account run first until its usage per share reaches that of
-        the job's account when the job runs; likewise for other users of the job's account.
+        Later jobs of another account run first until the usage per share of that account
+        reaches the value that the job's account will have when the job is next. The same
+        applies to the other users of the job's account.
         """
         job_class, account_name = job.job_class, account_of(job)
         by_account = held.by_account(job_class)
@@ -156,7 +162,7 @@ class FairShare(ByClass, Policy):
         return [leases for leases in overtaking if leases.at_most > 0]
 
     def _until(self, sharer: Sharer, job_class: JobClass, per_share: float) -> float:
-        """Return the QPU seconds after which a sharer reaches a usage per share."""
+        """Return the further QPU seconds with which a sharer reaches a usage per share."""
         (present,) = self.per_share(sharer, job_class, [0.0])
         missing = per_share - present
         return missing * self._shares.of(sharer) / self.usage.weight
@@ -164,10 +170,11 @@ class FairShare(ByClass, Policy):
     def per_share(
         self, sharer: Sharer, job_class: JobClass, more: Iterable[float]
     ) -> list[float]:
-        """Return a sharer's weighted usage per share after some of its jobs.
+        """Return a sharer's weighted usage per share once some of its jobs have run.
 
-        :param job_class: class of the jobs; pending jobs of all higher classes are included
-        :param more: QPU seconds of this class to include, one for each result
+        :param job_class: class of the jobs; the sharer's pending jobs of all higher classes
+            are included
+        :param more: for each result, the QPU seconds of the jobs of this class that have run
         """
         owner, user = sharer
         above = sum(
@@ -241,9 +248,9 @@ class FairShare(ByClass, Policy):
 class _AccountQueue:
     """The sorted pending jobs of one class and account.
 
-    Each job has two tags: the usage per share of its user, and that of its account, at the
-    time when the job is next. The user's tag orders the jobs of the account, the account's
-    tag the jobs of all accounts.
+    Each job has two tags: the usage per share that its user, and that its account, will have
+    when the job is next to run. The user's tag orders the jobs of the account; the account's
+    tag orders the jobs of all accounts.
     """
 
     def __init__(self, owner: Account, policy: FairShare, job_class: JobClass) -> None:
@@ -253,21 +260,22 @@ class _AccountQueue:
         self._policy = policy
         self._job_class = job_class
         self._stamp = policy.usage.stamp
-        # each user's jobs are sorted by number
+        # each user's jobs, sorted by number
         self._by_user: dict[str, list[PendingJob]] = {}
         self._seconds: dict[str, float] = {}
         self._user_tags: dict[int, float] = {}
         self._sorted: SortedJobs[Tag] = SortedJobs()
-        # a prefix of the account's tags; truncated at the first change
+        # the account's tags of the first jobs of ``_sorted``; a change of the order truncates
+        # the list
         self._tags: list[Tag] = []
-        # cumulative QPU seconds before each of these jobs and after the last
+        # total QPU seconds before each of these jobs, and after the last of them
         self._seconds_before = [0.0]
 
     def __len__(self) -> int:
         return len(self._user_tags)
 
     def first(self) -> tuple[Tag, PendingJob]:
-        """Return the first job with its tag; at most linear in the number of users."""
+        """Return the first job with its tag; takes time linear in the number of users."""
         if self._is_current:
             job = self._sorted.jobs[0]
         else:
@@ -280,7 +288,7 @@ class _AccountQueue:
         seconds = self._seconds.get(job.user, 0.0)
         self._seconds[job.user] = seconds + job.qpu_seconds
         if jobs and job.number < jobs[-1].number:
-            self.changed = True  # the user's jobs after it run later
+            self.changed = True  # the user's later jobs are delayed by this job
         insort(jobs, job, key=lambda other: other.number)
         (tag,) = self._per_share(job.user, [seconds])
         self._user_tags[job.number] = tag
@@ -290,7 +298,7 @@ class _AccountQueue:
     def remove(self, job: PendingJob) -> None:
         jobs = self._by_user[job.user]
         if job.number != jobs[-1].number:
-            self.changed = True  # the user's jobs after it run sooner
+            self.changed = True  # the user's later jobs run sooner without this job
         del jobs[bisect_left(jobs, job.number, key=lambda other: other.number)]
         self._seconds[job.user] -= job.qpu_seconds
         tag = self._user_tags.pop(job.number)
@@ -305,7 +313,7 @@ class _AccountQueue:
         return self._compute_tags(index + 1)[index]
 
     def user_tag(self, job: PendingJob) -> float:
-        """Return the usage per share of a job's user when the job is next."""
+        """Return the usage per share that a job's user will have when the job is next."""
         self._refresh()
         return self._user_tags[job.number]
 
@@ -314,7 +322,7 @@ class _AccountQueue:
         return self._seconds_before[bisect_left(self._compute_tags(len(self)), tag)]
 
     def before(self, tag: Tag | None) -> dict[Kind, Work]:
-        """Sum the jobs with lower tags; all jobs if the tag is ``None``."""
+        """Sum the work of the jobs with lower tags; of all jobs if the tag is ``None``."""
         self._refresh()
         if tag is None:
             return self._sorted.before(None)
@@ -336,7 +344,7 @@ class _AccountQueue:
         return self._policy.per_share((self._owner, user), self._job_class, more)
 
     def _compute_tags(self, jobs: int) -> list[Tag]:
-        """Return the tags of at least the given number of jobs."""
+        """Return the account's tags of at least the given number of first jobs."""
         self._refresh()
         if (tagged := len(self._tags)) < jobs:
             added = self._sorted.jobs[tagged:jobs]
