@@ -1,10 +1,15 @@
-"""The service's state on disk: one SQLite file, its schema, and what is read from it.
+"""The service's state on disk: one SQLite file with leases, jobs and results.
 
-``store`` is the state, ``file`` the database as a file, ``schema`` its tables, ``rows`` their
-rows as leases and jobs. ``leases``, ``jobs``, ``progress`` and ``slices`` are the queue's
-reads and writes, ``given_up`` keeps jobs that may still run at a vendor. ``recovery`` settles
-jobs after a crash, ``retention`` deletes old jobs, ``audit`` records the actions of admins,
-and ``reports`` adds up the usage.
+- ``store``: the state, with the file and all parts that read and write it
+- ``file``: the database as a file, without regard to its content
+- ``schema``: the tables
+- ``rows``: rows of the tables as leases and jobs
+- ``leases``, ``jobs``, ``progress``, ``slices``: the queue's reads and writes
+- ``given_up``: jobs that were given up and may still run at a vendor
+- ``recovery``: jobs that the end of the previous service interrupted
+- ``retention``: deletes old jobs
+- ``audit``: the actions of admins
+- ``reports``: sums of the QPU's use
 
 Imports: protocol, service/domain.
 """

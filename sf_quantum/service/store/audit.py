@@ -22,7 +22,7 @@ class AuditEntry:
 
     :param parameters: parameters of the request
     :param old: values before the action, by name
-    :param new: values after the action; equal to ``old`` if it was not done
+    :param new: values after the action; equal to ``old`` if the action was not done
     :param outcome: :data:`DONE`, or why the action was not done
     :param number: number of a stored entry, from 1
     :param time: time of a stored entry, in seconds since the epoch
@@ -39,7 +39,7 @@ class AuditEntry:
 
 
 def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
-    """Add an entry, in the transaction of the change that it describes."""
+    """Add an entry, in the same transaction as the change that the entry describes."""
     values = (json.dumps(dict(m)) for m in (entry.parameters, entry.old, entry.new))
     db.execute(
         f"INSERT INTO audit ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -48,7 +48,7 @@ def record(db: sqlite3.Connection, entry: AuditEntry) -> None:
 
 
 async def append(store: Store, entry: AuditEntry) -> None:
-    """Add an entry in its own transaction; it is on disk when this returns."""
+    """Add an entry in its own transaction, and return once the entry is on disk."""
     await asyncio.wrap_future(store.change(lambda db: record(db, entry)))
 
 

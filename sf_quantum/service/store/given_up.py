@@ -1,4 +1,4 @@
-"""Jobs that were given up and may still run at their vendor, on disk until their end."""
+"""Jobs that were given up, and may still run at their vendor, with their later end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sf_quantum.service.domain.jobs import Job
 from sf_quantum.service.store import audit
 from sf_quantum.service.store.store import Store
 
-# the user of the service's own entries in the audit
+# the user in entries of the audit that the service itself makes
 SERVICE = "service"
-# The columns id, user, attempt and ended of a job that was deleted.
+# the columns id, user, attempt and ended, for a job that was deleted
 NO_JOB = None, None, None, None
 _COLUMNS = "job, device, device_job, tag, why, since, booked, price, attempt"
 
@@ -31,7 +31,8 @@ class Entry:
     :param since: time when it was given up, by the store's clock
     :param booked: QPU seconds that are charged until the vendor reports its bill
     :param price: price of a QPU second; ``None`` if there is none
-    :param attempt: attempt of the job; ``None`` if unknown, which stands for the last attempt
+    :param attempt: number of the job's attempt; ``None`` if unknown: then the last attempt
+        is assumed
     """
 
     number: int
@@ -47,7 +48,7 @@ class Entry:
 
 
 def record(store: Store, job: Job, entry: Entry) -> Future[None]:
-    """Note that a job is given up, also in the audit; once for each tag."""
+    """Store the entry of a job, and audit it, unless an entry with its tag is stored."""
     about = {"job": job.id, "user": job.user, "device_job": entry.device_job}
     audited = audit.AuditEntry(SERVICE, "give up", about, outcome=entry.why)
 
@@ -74,7 +75,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
 
 
 def entries(store: Store, device: str) -> list[Entry]:
-    """List the jobs that may still run on a device, the oldest first."""
+    """List the given-up jobs that may still run on a device, the oldest first."""
     query = (
         f"SELECT number, {_COLUMNS} FROM given_up WHERE ended IS NULL AND device = ?"
     )
@@ -84,11 +85,12 @@ def entries(store: Store, device: str) -> list[Entry]:
 async def settle(
     store: Store, entry: Entry, ended: str, billed: float | None = None
 ) -> bool:
-    """Note how a job ended; the QPU time that the vendor bills replaces the expected time.
+    """Note how a job ended; the QPU time that the vendor bills replaces the booked time.
 
     :param ended: end of the job, in one sentence
-    :param billed: QPU seconds, if the vendor reports them
-    :returns: whether the end is noted; ``False`` until the end of the attempt is on disk
+    :param billed: billed QPU seconds, if the vendor reports them
+    :returns: whether the end is noted; ``False`` as long as the queue has not written the
+        end of the attempt
     """
     more = 0.0 if billed is None else billed - entry.booked
     old: dict[str, JSON] = {"qpu_seconds": entry.booked}
@@ -115,7 +117,10 @@ async def settle(
 def _charge(
     db: sqlite3.Connection, entry: Entry, more: float, *, is_last: bool
 ) -> None:
-    """Charge QPU seconds to the last attempt and its lease, or add them to the lost time."""
+    """Charge QPU seconds to the job and its lease, or add them to the job's lost time.
+
+    :param is_last: whether the given-up attempt is the last; otherwise its time is lost
+    """
     if not is_last:
         query = (
             "UPDATE jobs SET lost_qpu_seconds = max(0, lost_qpu_seconds + ?) "

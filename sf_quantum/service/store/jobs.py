@@ -1,4 +1,4 @@
-"""Jobs on disk, as they are submitted and listed."""
+"""Jobs on disk: how they are added, found, listed and read."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from sf_quantum.service.store.rows import (
 )
 
 logger = logging.getLogger(__name__)
-# An implicit lease, whose key is the name of its dialect, has the same purpose for all users.
+# The purpose of an implicit lease is not a label: it is the same for all users. The key of
+# such a lease is the name of its dialect.
 _LABELS = (
     f"SELECT jobs.number, coalesce({json_value('jobs.metadata', 'label')}, jobs.purpose, "
     "CASE WHEN leases.key IS NOT jobs.dialect THEN leases.job END) "
     "FROM jobs JOIN leases ON leases.id = jobs.lease "
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
-# Columns in which requests with the same key are compared.
+# columns in which a submission and the stored job with its key must agree
 _ASKED = "digest, repeatable"
 
 
@@ -50,13 +51,14 @@ class StoredJobs(Records):
     ) -> Future[tuple[Job, bool]]:
         """Add a job, unless its user has used the key before.
 
-        An existing job moves to the lease of this submission, so that the job does not end
-        with its previous lease. The use of a job that has ended stays charged to the lease
-        under which it ended.
+        An existing job moves to the lease of this submission, so the job does not end with
+        its previous lease. If the job has ended, its use stays charged to the lease under
+        which it ended.
 
         :param model_seconds: modelled QPU time
         :param compute_seconds: estimated CPU time
-        :param is_stored: whether the job existed just now, and so was not checked again
+        :param is_stored: whether the caller found the job stored, and so did not check its
+            content
         :returns: the job, and whether it is new
         :raises Refused: 409 if the key belongs to a different job, 503 if the stored job
             has been deleted meanwhile
@@ -133,13 +135,13 @@ class StoredJobs(Records):
     ) -> list[Job]:
         """List the latest jobs of a lease, of a user or of all users, oldest first.
 
-        :param lease: id of a lease; jobs charged to it are included, even if they have been
-            resubmitted under another lease
-        :param label: label of SAPI's problems
-        :param before: number of a job; lists only jobs with lower numbers
+        :param lease: id of a lease; jobs charged to the lease are included, even if they have
+            been resubmitted under another lease
+        :param label: label of a SAPI problem
+        :param before: number of a job; only jobs with lower numbers are listed
         :param live: whether to list only jobs that have not ended
         """
-        # + keeps SQLite from searching all jobs of a user for the few that are live
+        # the + makes SQLite use the index of live jobs, not that of all jobs of the user
         by_user = "+user = ?" if live else "user = ?"
         # The index of charged_lease has few jobs, so this condition is cheap.
         of_lease = "(lease = ? OR charged_lease = ?)"
@@ -153,12 +155,12 @@ class StoredJobs(Records):
         return [*map(job_of, self._db.read_large(query, *values, limit))][::-1]
 
     def by_number(self, numbers: Sequence[int]) -> list[Job]:
-        """Find jobs by their numbers, in any order."""
+        """Find jobs by their numbers; the order of the result is undefined."""
         marks = ", ".join("?" * len(numbers))
         return self._select(f"WHERE number IN ({marks})", *numbers)
 
     def labels(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Find the labels that users gave their jobs; some jobs have no label."""
+        """Return the labels that users gave their jobs, for the jobs that have a label."""
         rows = self._db.read(_LABELS, json.dumps(numbers))
         return {number: label for number, label in rows if label}
 

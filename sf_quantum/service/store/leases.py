@@ -26,7 +26,7 @@ class StoredLeases(Records):
     """The leases of a service; ended leases are kept."""
 
     def add(self, lease: Lease) -> Future[None]:
-        """Store a new lease; the lease of a quality job is already closed."""
+        """Store a new lease; the lease of a quality job is closed from the start."""
         now = self._clock()
         ended = None if lease.closed is None else now
         steady = {"opened_steady": now, "closed_steady": ended}
@@ -37,7 +37,7 @@ class StoredLeases(Records):
         return self._db.change(change)
 
     def grant(self, lease: Lease) -> Future[None]:
-        """Note that a lease no longer waits."""
+        """Note that a waiting lease is granted."""
         query = (
             "UPDATE leases SET waiting = 0, opened = ?, opened_steady = ?, expires = ? "
             "WHERE id = ?"
@@ -56,9 +56,9 @@ class StoredLeases(Records):
         note: str,
         also: Callable[[sqlite3.Connection], None] | None = None,
     ) -> Future[Lease]:
-        """Close a lease and cancel its queued jobs; closing it again changes nothing.
+        """Close a lease and cancel its queued jobs; does nothing if the lease is closed.
 
-        :param reason: reason in answers to requests that still use the lease
+        :param reason: reason in responses to requests that still use the lease
         :param note: note of the cancelled jobs
         :param also: further change in the same transaction
         :raises Refused: 404 if there is no such lease
@@ -67,7 +67,7 @@ class StoredLeases(Records):
         def change(db: sqlite3.Connection) -> Lease:
             now, steady = wall_clock(), self._clock()
             db.execute(
-                # A lease that waited was held for no time.
+                # a lease that still waits has been held for no time
                 "UPDATE leases SET closed = ?, closed_steady = ?, reason = ?, "
                 "opened_steady = CASE WHEN waiting THEN ? ELSE opened_steady END "
                 "WHERE id = ? AND closed IS NULL",
@@ -77,8 +77,8 @@ class StoredLeases(Records):
                 f"UPDATE jobs SET {CANCELLED} WHERE lease = ? AND {QUEUED}",
                 (now, steady, note, lease_id),
             )
-            # The note is for recover(): the service may die before the device releases
-            # the job.
+            # The service may die before the device releases the job; then recover() cancels
+            # the job because of this note.
             db.execute(
                 "UPDATE jobs SET cancelling = coalesce(cancelling, ?) "
                 f"WHERE lease = ? AND {_ON_DEVICE}",
@@ -109,7 +109,7 @@ class StoredLeases(Records):
         return self._select("WHERE closed IS NULL ORDER BY opened_steady")
 
     def ages(self) -> dict[str, float]:
-        """Return for how many seconds each lease has been held."""
+        """Return for how many seconds each open lease has been held, or has waited."""
         query = "SELECT id, ? - opened_steady FROM leases WHERE closed IS NULL"
         return {row[0]: row[1] for row in self._db.read(query, self._clock())}
 

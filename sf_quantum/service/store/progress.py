@@ -1,4 +1,4 @@
-"""Writes the progress of jobs on a device; each step is on disk before it takes effect."""
+"""Writes the progress of jobs on a device; each change is on disk before it takes effect."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from sf_quantum.service.store.rows import (
 
 
 class Progress(Records):
-    """The changes of jobs from their submission to the device until their end."""
+    """Writes the changes of jobs from their submission to the device until their end."""
 
     def send(self, number: int, device: str) -> Future[Job]:
-        """Note that a device may have a job from now on, unless the job has ended.
+        """Note that a device may have a job, unless the job has ended or been sent before.
 
         :param device: identity of the device
         """
@@ -53,11 +53,11 @@ class Progress(Records):
         )
 
     def note_cancellation(self, number: int, note: str) -> Future[Job]:
-        """Note that a job is being cancelled; ``recover`` completes the cancellation."""
+        """Note that a job is being cancelled, so that ``recover`` cancels it after a crash."""
         return self._update(number, "cancelling = ?", note, where=LIVE)
 
     def note_interruption(self, number: int, attempt: int, note: str) -> Future[Job]:
-        """Note that an attempt is being cancelled on its device, and is to be repeated."""
+        """Note that an attempt is being cancelled on its device, and its job runs again."""
         where = f"{LIVE} AND attempt = {attempt:d}"
         return self._update(number, "interrupting = ?", note, where=where)
 
@@ -79,11 +79,11 @@ class Progress(Records):
     ) -> Future[Job]:
         """Store how a job ended, unless its end is on disk already.
 
-        :param used: billed or modelled QPU seconds, and actual seconds on the device,
+        :param used: billed or modelled QPU seconds, and measured seconds on the device,
             without interrupted attempts
         :param cost: cost of the last slice, if the device has a price; the cost of earlier
-            slices is on disk
-        :param result: JSON text of the result, for a job that completed
+            slices is already on disk
+        :param result: JSON text of the result, if the job completed
         :param calibration: calibration under which the job ran, if it ran
         """
         query = (
@@ -111,7 +111,7 @@ class Progress(Records):
     def put_back(
         self, number: int, note: str, used: tuple[float, float]
     ) -> Future[Job]:
-        """Queue a job again, unless it has ended: the attempt is lost, and not charged.
+        """Queue a job again, unless it has ended; the lost attempt is not charged.
 
         :param used: see :meth:`finish`
         """
@@ -119,7 +119,7 @@ class Progress(Records):
             f"{AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
             "lost_seconds = lost_seconds + ?"
         )
-        # the end of a lease to which the job was moved may have cancelled it meanwhile
+        # the job may have moved to another lease, whose end has cancelled the job meanwhile
         return self._update(number, columns, note, *used, where=LIVE)
 
     def _update(

@@ -25,16 +25,16 @@ def recover(
 ) -> Future[list[Job]]:
     """Settle the jobs that the end of the previous service interrupted.
 
-    Jobs that the device still has stay as they are. For the others, these rules apply in
-    order:
+    Jobs that the device still has stay unchanged. To other jobs, these rules apply in order:
 
     - jobs of closed leases, and jobs that were being cancelled, are cancelled;
     - jobs that may have run on a device and must not run twice fail;
-    - jobs during which the service has died ``deaths`` times fail;
+    - running jobs fail if the service has died ``deaths`` times during them;
     - other jobs are queued again.
 
     :param deaths: number of deaths of the service after which a job fails
     :param device: identity of the current device
+    :param recovery: what happened to jobs on the device when the service ended
     :returns: the jobs that were settled
     """
     on_device = {

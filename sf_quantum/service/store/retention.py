@@ -1,7 +1,7 @@
 """Deletes old jobs after the retention time, or if a user's jobs take too much space.
 
-The sums of the deleted jobs' usage remain. A job that was given up is kept until its end at
-the vendor is known, since the vendor may bill it until then.
+The usage of deleted jobs is kept as sums. A job that was given up is kept until its end at
+the vendor is known, since the vendor may bill the job until then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sf_quantum.service.store.store import Store
 
 PURGE_SECONDS = 600.0
 TRIM_SECONDS = 10.0
-# jobs per transaction: few, so that submissions are not delayed
+# maximum number of jobs per transaction; a larger one would delay submissions
 BATCH = 500
 HOUR = 3600
 _ADD_UP = f"""
@@ -62,12 +62,13 @@ async def purge_regularly(store: Store, retention_seconds: float) -> None:
 
 
 def purge(store: Store, before: float) -> Future[int]:
-    """Delete jobs that ended before a time of the store's clock, and leases closed by then.
+    """Delete jobs that ended before a time, and leases without jobs that closed before it.
 
     The QPU usage of the jobs remains in the accounting, summed by hour.
 
-    :returns: the number of deleted jobs; if it is :data:`BATCH`, more jobs may be left to
-        delete
+    :param before: time by the store's clock
+    :returns: the number of deleted jobs; if it is :data:`BATCH`, further jobs may have to be
+        deleted
     """
 
     def change(db: sqlite3.Connection) -> int:
@@ -100,9 +101,9 @@ async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None
 
 
 def trim(store: Store, most_mib: float) -> Future[int]:
-    """Delete the oldest ended jobs of one user whose kept jobs are too large in total.
+    """Delete the oldest ended jobs of one user whose ended jobs are too large in total.
 
-    :param most_mib: size that the kept jobs of a user may have in total
+    :param most_mib: maximum total size of a user's ended jobs
     :returns: the number of deleted jobs, at most :data:`BATCH`; 0 if there is no such user
     """
 
@@ -135,8 +136,8 @@ def delete(
 ) -> Future[None]:
     """Delete a job that has ended; its QPU usage remains in the accounting.
 
-    :param entry: entry in the audit; ``None`` if the job's user deletes it
-    :raises Refused: 409 if the job was given up, and its end is not known
+    :param entry: entry to add to the audit; ``None`` if the job's user deletes the job
+    :raises Refused: 409 if the job was given up and its end at the vendor is not known
     """
 
     def change(db: sqlite3.Connection) -> None:

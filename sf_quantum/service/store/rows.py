@@ -17,11 +17,11 @@ from sf_quantum.service.store.file.database import Database
 
 SELECT_LEASE = f"SELECT {', '.join(field.name for field in fields(Lease))} FROM leases "
 SELECT_JOB = f"SELECT {', '.join(field.name for field in fields(Job))} FROM jobs "
-# message about a job that does not exist, or that has been deleted
+# message about a job that does not exist or has been deleted
 NO_JOB = "no such job"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LIVE = "state IN ('Queued', 'Running')"
-# a queued job may be in the vendor's queue already
+# pending in the service; a queued job with a device may already be in the vendor's queue
 QUEUED = "state = 'Queued' AND device IS NULL"
 CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
 AGAIN = (
@@ -31,7 +31,7 @@ AGAIN = (
 
 
 class Records:
-    """A part of the store.
+    """Base class of the parts of the store that read and write leases and jobs.
 
     :param clock: clock of the store
     """
@@ -116,7 +116,10 @@ def insert(
 
 
 def select_job(db: sqlite3.Connection, where: str, *values: str | int) -> Job:
-    """:raises Refused: 404 if the job has been deleted meanwhile"""
+    """Read a job.
+
+    :raises Refused: 404 if the job has been deleted meanwhile
+    """
     row = db.execute(SELECT_JOB + where, values).fetchone()
     if row is None:
         raise Refused(404, NO_JOB)

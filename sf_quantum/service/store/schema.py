@@ -1,8 +1,8 @@
 """The tables of the state file.
 
-Times come in pairs: ``opened`` is a time of the system's clock, which may be set;
-``opened_steady`` is the same time by the clock of
-:mod:`sf_quantum.service.store.file.clock`, which measures durations and ages.
+Many times come in pairs: ``opened`` is a time of the system's clock, which may be set;
+``opened_steady`` is the same time by the steady clock
+(:mod:`sf_quantum.service.store.file.clock`), which measures durations and ages.
 """
 
 from __future__ import annotations
@@ -231,9 +231,9 @@ CREATE INDEX given_up_open ON given_up (number) WHERE ended IS NULL;
 """
 SCHEMA = _LEASES + _JOBS + _KEPT + _OPERATION
 #: SQL that upgrades a file to the next version, by the file's version, for all versions
-#: since the first release.
+#: since the first release
 UPGRADES: Mapping[int, str] = {
-    # Release 0.1.0.
+    # release 0.1.0
     1: """
     ALTER TABLE leases ADD COLUMN latest_start REAL;
     ALTER TABLE leases ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;

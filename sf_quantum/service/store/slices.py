@@ -16,8 +16,8 @@ from sf_quantum.service.store.file.database import Database
 class Slice:
     """A finished slice of a job.
 
-    :param text: text of its result, see :class:`~sf_quantum.protocol.tasks.Result`
-    :param info: its shots, times and calibration, for the job's ``info``
+    :param text: result of the slice as text, see :class:`~sf_quantum.protocol.tasks.Result`
+    :param info: shots, times and calibration of the slice, for the job's ``info``
     """
 
     shots: int
@@ -35,7 +35,7 @@ class StoredSlices:
         self._db = db
 
     def end(self, number: int, part: Slice) -> Future[None]:
-        """Store a finished slice, and add its times and cost to those of the job."""
+        """Store a finished slice, and add its times and cost to the job's times and cost."""
         info = json.dumps(part.info)
 
         def change(db: sqlite3.Connection) -> None:
@@ -62,7 +62,7 @@ class StoredSlices:
         return self._db.change(change)
 
     def of(self, number: int) -> list[Slice]:
-        """Read the finished slices of a job, in order."""
+        """Read the finished slices of a job, the first slice first."""
         query = "SELECT shots, result, info FROM slices WHERE number = ? ORDER BY slice"
         rows = self._db.read_large(query, number)
         return [Slice(shots, text, json.loads(info)) for shots, text, info in rows]
@@ -73,7 +73,7 @@ class StoredSlices:
         return [json.loads(info) for (info,) in self._db.read_large(query, number)]
 
     def text(self, number: int, part: int) -> str | None:
-        """Read the result of a slice; ``None`` if there is none."""
+        """Read the result of a slice; ``None`` if no such slice has finished."""
         query = "SELECT result FROM slices WHERE number = ? AND slice = ?"
         rows = self._db.read_large(query, number, part)
         return cast("str | None", rows[0][0]) if rows else None

@@ -1,4 +1,4 @@
-"""The acknowledged leases, jobs and results, on disk."""
+"""The leases, jobs and results of a service, on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Store(Database):
                 "purpose_step": lambda text: text and Purpose.parse(text).step,
             },
         )
-        #: Clock for durations and ages.
+        #: clock for durations and ages
         self.clock = self.change(steady_clock).result()
         self.leases = StoredLeases(self, self.clock)
         self.jobs = StoredJobs(self, self.clock)

@@ -1,4 +1,4 @@
-"""A copy of the database, whether or not the service runs."""
+"""Backups of the database, while the service runs or is stopped."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ SECONDS = 60.0
 
 
 def back_up(database: Path, target: Path) -> None:
-    """Copy a database with SQLite's online backup to a file next to the target; rename it.
+    """Copy a database with SQLite's online backup, and replace the target with the copy.
 
-    The target is unchanged until the copy is complete and on disk. Only the user can read
-    the copy, since it contains ids of leases.
+    The target is unchanged until the copy, a temporary file next to it, is complete and on
+    disk. Only the user can read the copy, since it contains ids of leases, which are
+    secrets.
 
     :raises InputError: if the database cannot be read, or the target cannot be written
     """
-    # Path.is_file() cannot be used: it raises an error for a folder of another user
+    # not Path.is_file(), which raises an error for a file in another user's private folder
     if not os.path.isfile(database):
         why = "no file that this user may read"
         raise InputError(f"{database}: {why}; name a service's state folder")
@@ -35,15 +36,16 @@ def back_up(database: Path, target: Path) -> None:
         why = (error.strerror or str(error)).lower()
         raise InputError(f"{target}: cannot be written: {why}") from error
     try:
-        # all pages are copied in one step: a reader of a WAL does not keep the service from
-        # writing, whereas SQLite restarts a copy in several steps after each write
+        # All pages are copied in one step: SQLite would restart a copy in several steps
+        # after each write of the service. The service can write meanwhile, since the
+        # database has a write-ahead log (WAL).
         with (
             closing(sqlite3.connect(database, timeout=SECONDS)) as source,
             closing(sqlite3.connect(temporary)) as copy,
         ):
             source.execute("PRAGMA query_only = ON")
             source.backup(copy)
-            # The copy is a single file if it has no WAL.
+            # without a WAL, the copy is a single file
             copy.execute("PRAGMA journal_mode = DELETE")
         os.fsync(descriptor)
         os.replace(temporary, target)

@@ -1,4 +1,4 @@
-"""A clock that nobody sets, for durations and ages, including those of stored times."""
+"""The steady clock, which nobody sets, for durations and ages, also across restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-# The latest times by this clock, up to the 20 s of operation.SEEN_SECONDS.
+# The latest stored time by this clock. It is written at least every 20 s
+# (operation.SEEN_SECONDS).
 _LAST = """
 SELECT max(
     coalesce((SELECT max(seen) FROM operation), 0),
@@ -29,12 +30,12 @@ def wall_clock() -> float:
 
 
 def steady_clock(db: sqlite3.Connection) -> Callable[[], float]:
-    """Return a clock that agrees with the system's clock when its file is opened after a boot.
+    """Return a clock that is set to the system's clock at the first opening after a boot.
 
-    If the file is opened again before the next boot, the clock continues. It also continues
-    from its last stored time if the system's clock is behind that time after a boot:
-    otherwise, leases would be held and jobs kept for longer, and past usage would count for
-    more than present usage.
+    If the database is opened again before the next boot, the clock continues. If the
+    system's clock is behind the last stored time after a boot, the steady clock continues
+    from the stored time. Otherwise, leases would be held and jobs kept for longer, and past
+    usage would have more weight than present usage.
 
     :param db: database of the service
     """

@@ -16,16 +16,17 @@ from typing import TypeAlias, TypeVar
 from sf_quantum.errors import InputError
 
 T = TypeVar("T")
-# a function that applies a change, and one that reports its outcome or a failed commit
+# a function that applies a change, and a function that reports the change's outcome or, as
+# its argument, why the commit failed
 _Change: TypeAlias = tuple[
     Callable[[sqlite3.Connection], None], Callable[[BaseException | None], None]
 ]
 TextFunction: TypeAlias = Callable[[str | None], str | None]
-# Changes per commit; each caller waits for all of them.
+# maximum number of changes per commit; the callers of all changes wait for the commit
 MAX_CHANGES = 500
 # size of the write-ahead log before its pages are copied to the file
 CHECKPOINT_PAGES = 8000
-# Page cache of the writer's connection.
+# page cache of the writer's connection
 CACHE_KIB = 16 * 1024
 # longest wait for another process that locks the file, for example a backup
 LOCK_SECONDS = 30.0
@@ -65,7 +66,7 @@ class Database:
                 )
                 self._connections = opened.pop_all()
         except sqlite3.Error as error:
-            # SQLITE_NOTADB and SQLITE_CORRUPT have this class; a restart does not help
+            # exactly this class: SQLITE_NOTADB or SQLITE_CORRUPT; a restart does not help
             remedy = f"; {REMEDY}" if type(error) is sqlite3.DatabaseError else ""
             why = f"{path}: cannot store the state: {error}{remedy}"
             raise InputError(why) from error
@@ -88,7 +89,7 @@ class Database:
         :returns: the change's result or exception, available once it is on disk
         """
         future = Future[T]()
-        # a caller that stops waiting does not undo the change
+        # a caller that stops waiting must not cancel the change
         future.set_running_or_notify_cancel()
         results: list[T] = []
         failure: BaseException | None = None
@@ -105,7 +106,7 @@ class Database:
                 if isinstance(error, sqlite3.Error):
                     self.last_failed_write = time.time()
                 if not db.in_transaction:
-                    # SQLite has also rolled back the changes before this one
+                    # SQLite has rolled back the whole transaction: fail the commit
                     raise
                 db.execute("ROLLBACK TO change")
             db.execute("RELEASE change")
@@ -124,17 +125,17 @@ class Database:
         return self._requests.read(query, values)
 
     def read_large(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
-        """Read a list or a large value, without blocking :meth:`read`."""
+        """Run a query of many rows or a large value, without blocking :meth:`read`."""
         return self._large.read(query, values)
 
     def size(self, table: str, column: str, number: int) -> int | None:
-        """Return the bytes of a value; ``None`` if there is none."""
+        """Return the size of a value in bytes; ``None`` if there is no value."""
         return self._parts.size(table, column, number)
 
     def part(
         self, table: str, column: str, number: int, first: int, most: int
     ) -> bytes:
-        """Read bytes of a value from ``first`` on; empty if the value no longer exists."""
+        """Read bytes of a value, from index ``first``; empty if the value does not exist."""
         return self._parts.part(table, column, number, first, most)
 
     def report(self, query: str, *values: str | float | None) -> list[sqlite3.Row]:
@@ -164,7 +165,7 @@ class Database:
             if db.in_transaction:
                 db.execute("ROLLBACK")
             if began and (middle := len(batch) // 2):
-                # split the batch: small changes may succeed where a large one does not fit
+                # split the batch: if a large change does not fit on the disk, small ones may
                 self._commit(batch[:middle])
                 self._commit(batch[middle:])
                 return
@@ -210,11 +211,11 @@ class _Reader:
 def _opened(
     db: sqlite3.Connection, table: str, column: str, number: int
 ) -> Iterator[sqlite3.Blob | None]:
-    """Open a value while a part is read; a value left open would keep the log growing."""
+    """Open a value for one read; while a value is open, the write-ahead log only grows."""
     try:
         blob = db.blobopen(table, column, number, readonly=True)
     except sqlite3.OperationalError as error:
-        # no such row, or NULL; anything else is not expected
+        # no such row, or NULL; other errors are not expected
         if "no such rowid" in str(error) or "of type null" in str(error):
             yield None
             return
@@ -269,7 +270,8 @@ def _prepare(
         )
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
-    # With a long log, pages that change often, at the ends of indexes, are copied less often.
+    # With a long log, pages that change often (at the ends of indexes) are copied to the
+    # file less often.
     db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
     steps = schema if empty else " ".join(upgrades[step] for step in missing)

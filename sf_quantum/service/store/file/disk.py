@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-# Free space that suffices for a large job and its result.
+# free space that suffices for a large job and its result
 LEAST_FREE_BYTES = 64 * 2**20
 
 

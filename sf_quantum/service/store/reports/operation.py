@@ -1,4 +1,4 @@
-"""When the service was in operation in the last hours, and with which status of the QPU."""
+"""When the service was in operation during the last day, and the QPU's status meanwhile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from sf_quantum.service.store.store import Store
 
 Operation: TypeAlias = Literal["open", "maintenance", "draining", "closed"]
-# longest time of operation that is lost when a service is killed
+# longest time at the end of an operation that is not recorded if the service is killed
 SEEN_SECONDS = 20.0
 KEPT_SECONDS = 86400.0
 
 
 class Period(NamedTuple):
-    """A time with one status, by the store's clock."""
+    """A period with one status of the QPU; times are by the store's clock."""
 
     status: Operation
     began: float
@@ -24,7 +24,7 @@ class Period(NamedTuple):
 
 
 def record(store: Store, status: Operation, *, starts: bool = False) -> Future[None]:
-    """Note that the service is in operation.
+    """Note that the service is in operation now, with a status of the QPU.
 
     :param starts: whether the service has just started
     """

@@ -14,7 +14,7 @@ from sf_quantum.service.store.rows import json_value
 from sf_quantum.service.store.store import Store
 
 Value: TypeAlias = str | float
-# A wait must not be negative, even if the clock was set at a boot.
+# not negative even if the clock was set back at a boot
 WAIT = (
     "max(0, coalesce(jobs.started_steady, jobs.ended_steady) - jobs.submitted_steady)"
 )
@@ -28,8 +28,8 @@ _PAST = (
     "slurm_account, purpose, state, jobs, qpu_seconds, seconds, wait_seconds, "
     "longest_wait_seconds, lost_attempts, lost_qpu_seconds, lost_seconds, cost"
 )
-# A row for each job, or for several deleted jobs of the same lease, purpose and state
-# that ended in the same hour (see retention).
+# One row for each stored job; and one row for all deleted jobs of the same lease, purpose
+# and state that ended in the same hour (see retention).
 _ENDED = f"""
 SELECT {_PAST} FROM (
     SELECT jobs.ended, jobs.ended_steady, jobs.user, leases.project, leases.id AS lease,
@@ -41,7 +41,7 @@ SELECT {_PAST} FROM (
     {_JOINED} WHERE jobs.ended IS NOT NULL)
 UNION ALL SELECT {_PAST} FROM past
 """
-# sums over jobs; the wait of a job ends at its last start
+# sums over jobs; the wait of a job ends with its last start
 _SUMS = (
     "count(*) AS count, total(jobs.seconds) AS seconds, "
     f"total(jobs.qpu_seconds) AS qpu_seconds, total({WAIT}) AS wait, "
@@ -49,7 +49,7 @@ _SUMS = (
     "sum(jobs.attempt - 1) AS lost_attempts, "
     "total(jobs.lost_qpu_seconds) AS lost_qpu_seconds, sum(jobs.cost) AS cost"
 )
-# number of intervals that recent_use() sums up: one per hour for ten days
+# number of intervals for which recent_use() returns sums: hours, for a period of ten days
 USED_PARTS = 240
 
 
@@ -84,7 +84,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Page:
-    """The part of a report's rows that is returned."""
+    """Which of a report's rows are returned: ``limit`` rows, after ``offset`` rows."""
 
     limit: int
     offset: int
@@ -101,7 +101,7 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
 
 
 _ADDED = "count seconds qpu_seconds wait shots lost_attempts lost_qpu_seconds cost"
-# The columns of _SUMS, for deleted jobs.
+# the columns of _SUMS, for deleted jobs
 _PAST_SUMS = (
     "past.jobs AS count, past.seconds, past.qpu_seconds, past.wait_seconds AS wait, "
     "past.shots, past.lost_attempts, past.lost_qpu_seconds, past.cost"
@@ -111,7 +111,7 @@ _PAST_SUMS = (
 def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
     """Sum up the ended jobs of closed leases, by user and state.
 
-    Deleted jobs are included as long as their lease is kept.
+    Deleted jobs are included if their lease has not been deleted.
     """
     where, values = rows.sql()
     sums = ", ".join(f"sum({name}) AS {name}" for name in _ADDED.split())
@@ -141,7 +141,7 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
-    """List ended jobs that are not deleted, the oldest first."""
+    """List the ended jobs that have not been deleted, the oldest first."""
     query = (
         "SELECT jobs.number AS number, jobs.user AS user, leases.id AS lease, "
         f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
@@ -155,7 +155,7 @@ _PARTS = {
     "run": "purpose_run(purpose)",
     "step": "purpose_step(purpose)",
 }
-# an expression for each sum of the report
+# the SQL expression of each sum of the report
 _TOTALS = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{
@@ -176,9 +176,9 @@ _TOTALS = {
 
 @dataclass(frozen=True)
 class UsageReport:
-    """Sums over jobs that have ended, in any state.
+    """Sums over jobs that have ended, in any final state.
 
-    :param count: number of all rows; :attr:`rows` is a page of them
+    :param count: number of all rows of the report; :attr:`rows` is a page of the rows
     :param total: sums over all rows
     """
 
@@ -190,9 +190,9 @@ class UsageReport:
 def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     """Sum up the use of the QPU, the largest use first.
 
-    A job is included once it has ended, under the lease under which it ended. Interrupted
-    attempts are summed up separately. A deleted job counts as ended at the beginning of the
-    hour in which it ended.
+    A job is included once it has ended; its use belongs to the lease under which it ended.
+    Interrupted attempts are summed up separately. The end of a deleted job is rounded down
+    to the hour.
     """
     keys = ", ".join(f"{_PARTS.get(key, key)} AS {key}" for key in KEYS[by])
     sums = ", ".join(f"{total} AS {name}" for name, total in _TOTALS.items())
@@ -207,7 +207,7 @@ def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
 
 
 def last_end(store: Store) -> float:
-    """Return when the last job ended, in seconds since the epoch; 0 if none has."""
+    """Return when the last job ended, in seconds since the epoch; 0 if no job has ended."""
     ((last,),) = store.report(
         "SELECT max(coalesce((SELECT max(ended) FROM jobs), 0), "
         "coalesce((SELECT max(ended) FROM past), 0))"
@@ -218,9 +218,10 @@ def last_end(store: Store) -> float:
 def recent_use(store: Store, since: float) -> list[Used]:
     """Sum up the use of the QPU by interval, including deleted jobs.
 
-    The time of a sum is the mean time of its use. Interrupted attempts are not included.
+    The time of a sum is the mean end of its jobs, weighted by their QPU seconds. Interrupted
+    attempts are not included.
 
-    :param since: beginning by the store's clock; jobs that ended earlier are left out
+    :param since: time by the store's clock; jobs that ended earlier are left out
     """
     width = max(1.0, (store.clock() - since) / USED_PARTS)
     query = (
@@ -233,7 +234,7 @@ def recent_use(store: Store, since: float) -> list[Used]:
 
 
 def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
-    """Read the QPU seconds of the jobs of a lease that limits them.
+    """Read the QPU seconds of the jobs of a lease with a limit of QPU seconds.
 
     :returns: QPU seconds of jobs that have ended, and modelled QPU seconds of the
         others
@@ -244,11 +245,11 @@ def lease_seconds(store: Store, lease_id: str) -> tuple[float, float]:
 
 
 def used_by_leases(store: Store, leases: Sequence[str]) -> dict[str, float]:
-    """Sum up the QPU seconds that leases are charged with for jobs that have ended."""
+    """Sum up, by lease, the QPU seconds that are charged for jobs that have ended."""
     among = "IN (SELECT value FROM json_each(?))"
     rows = store.report(
         "SELECT lease, total(qpu_seconds) AS used FROM ("
-        # A job that has not ended has the seconds of its finished slices.
+        # only ended jobs: the seconds of other jobs are those of their finished slices
         "SELECT lease, qpu_seconds FROM jobs "
         f"WHERE charged_lease IS NULL AND ended IS NOT NULL AND lease {among} "
         "UNION ALL SELECT charged_lease, qpu_seconds FROM jobs "

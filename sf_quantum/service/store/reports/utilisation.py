@@ -11,14 +11,15 @@ from sf_quantum.service.store.rows import LIVE
 from sf_quantum.service.store.store import Store
 
 MINUTES = 60
-# time after a job's end by which the end is certainly on disk
+# time after a job's end within which the end is certainly written to disk
 WRITTEN_SECONDS = 60.0
-# seconds of use, by minute of the store's clock
+# seconds by minute of the store's clock
 _Seconds = defaultdict[int, float]
-# A job that the death of its service has ended ends at the next start: the device did not
-# run it in between. Its seconds are those of its finished slices, or 0.
+# When the device finished a job. If a death of the service ended the job, ``ended_steady`` is
+# the next start of the service, but the device did not run the job until then: its seconds
+# are those of its finished slices, or 0.
 _ENDED = "min(ended_steady, started_steady + seconds)"
-# Jobs run one at a time, so a group that crosses the end of a minute has one job.
+# Jobs run one at a time, so a group whose first and last minute differ has only one job.
 _GROUPS = (
     "SELECT CAST(started / 60 AS INTEGER) AS first, CAST(off / 60 AS INTEGER) AS last, "
     "min(started) AS begin, max(off) AS end, total(off - started) AS seconds "
@@ -36,8 +37,8 @@ class Minute(NamedTuple):
     """A minute, or the part of it that has passed.
 
     :param seconds: seconds for which the service is known to have been in operation
-    :param busy: seconds of these in which the QPU was busy
-    :param status: status of the QPU for most of the time; ``None`` if unknown
+    :param busy: seconds of the minute in which the QPU was busy
+    :param status: status of the QPU for most of the minute; ``None`` if unknown
     """
 
     seconds: float
@@ -46,17 +47,17 @@ class Minute(NamedTuple):
 
     @property
     def part(self) -> float | None:
-        """The busy part of the time; ``None`` if the service was not in operation."""
+        """The busy fraction of the time; ``None`` if the service was not in operation."""
         if self.seconds <= 0:
             return None
         return min(1.0, self.busy / max(1.0, self.seconds))
 
 
 class UtilisationHistory:
-    """Adds up the times of ended jobs; each job is read from disk once.
+    """Adds up the times of ended jobs; each job is read from disk only once.
 
-    :param interrupted: begin and end of each interrupted attempt. Only their lengths are
-        on disk, so attempts of an earlier service are missing.
+    :param interrupted: begin and end of each interrupted attempt. Only the attempts' lengths
+        are on disk, so attempts from before the service started are missing.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class UtilisationHistory:
         self._until = 0.0
 
     def minutes(self, now: float) -> list[Minute]:
-        """Return the minutes of the last hour; the last minute has not ended.
+        """Return the minutes of the last hour; the last minute is the current minute.
 
         The first call may take long, so it must not be made in the event loop.
 
