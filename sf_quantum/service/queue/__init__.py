@@ -1,12 +1,16 @@
-"""The job queue at work: jobs, leases, availability, upkeep.
+"""The job queue: jobs, leases, the QPU's availability, and upkeep.
 
-Dialects call ``job_queue``. ``jobs`` and ``leases`` each have a state machine (in the style
-of ``machine``) and its one owner; ``admission`` checks submissions, also against
-``job_limits``. ``availability`` has the QPU's status and maintenance windows, ``forecasts``
-predicts positions and ETAs, ``reading`` shows users their jobs. ``writing`` repeats writes
-until they are on disk, ``long_work`` and ``background`` run threads and tasks, ``events``
-writes the log and ``observations`` the counters. ``upkeep`` watches the device, Slurm, the
-permissions of users and the service itself.
+- ``job_queue``: the queue as dialects see it; it connects all other parts
+- ``jobs``, ``leases``: jobs and leases; each room has a state machine and one owner of it
+- ``machine``: the base class of the state machines
+- ``admission``, ``job_limits``: checks of new jobs
+- ``availability``: the QPU's status and maintenance windows
+- ``forecasts``: positions and ETAs of jobs
+- ``reading``: jobs and results as users read them
+- ``writing``: writes that are repeated until they are on disk
+- ``long_work``, ``background``: threads and tasks
+- ``events``, ``observations``: the log and the counters
+- ``upkeep``: tasks that watch the device, Slurm, users' permissions and the service itself
 
 Imports: protocol, qpu, samplers, service/device, service/domain, service/scheduling,
     service/store, slurm.

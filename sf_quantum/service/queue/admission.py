@@ -1,4 +1,4 @@
-"""Checks of new jobs against the device, the limits of users and those of leases."""
+"""Checks of new jobs against the device, the limits of users and the limits of leases."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from sf_quantum.threads import in_thread
 
 
 class Admission:
-    """Checks submissions against the device, the limits of users and those of leases.
+    """Checks submissions against the device, the limits of users and the limits of leases.
 
-    :param bodies: turns in which large payloads are checked
+    :param bodies: users' turns in which payloads are checked
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Admission:
         return cost
 
     async def check_size(self, lease: Lease, submission: Submission) -> Size:
-        """Refuse a job that cannot run, or that is larger than its lease allows."""
+        """Return a job's size; refuse a job that cannot run or exceeds its lease's limits."""
         try:
             if (seconds := submission.calibrated_within) is not None:
                 self._check_calibration(seconds)
@@ -64,9 +64,9 @@ class Admission:
         return size
 
     def check_limits(self, lease: Lease, submission: Submission, cost: Cost) -> None:
-        """Refuse a new job that exceeds its lease's budget, a limit of its user or the disk.
+        """Refuse a new job that exceeds its lease's budget, its user's limits or the disk.
 
-        The remaining disk space is reserved for the results of accepted jobs.
+        The last free disk space is reserved for the results of accepted jobs.
         """
         if (full := disk.problem(self._jobs.store.path)) is not None:
             raise Refused(503, full, headers={"Retry-After": f"{BUSY_SECONDS}"})
@@ -103,8 +103,8 @@ class Admission:
             return device.check(kind, content, parameters)
 
         async with self._bodies.turn(user):
-            # A separate thread, since many checks must not fill the loop's pool, which
-            # checks credentials.
+            # in a separate thread: many checks must not occupy all threads of the loop's
+            # pool, which also checks credentials
             return await asyncio.wrap_future(in_thread(check))
 
     def _check_calibration(self, seconds: float) -> None:

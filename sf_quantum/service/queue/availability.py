@@ -1,4 +1,4 @@
-"""Whether the QPU accepts work: the status an operator set, and maintenance windows.
+"""Whether the QPU accepts work: the status that an operator set, and maintenance windows.
 
 ::
 
@@ -32,10 +32,11 @@ from sf_quantum.text import utc
 Status: TypeAlias = Literal["open", "draining", "closed"]
 _REASONS = {"draining": "the QPU is being drained", "closed": "the QPU is closed"}
 _ACTIONS = {"open": "open", "draining": "drain", "closed": "close"}
-# the system's clock may be set during the wait for a window
+# Interval in which a wait for a window checks whether the system's clock was set, and
+# smallest change of the clock that is noticed.
 CLOCK_CHECK_SECONDS = 60.0
 STEP_SECONDS = 1.0
-# Largest number of windows that are read at the start: the windows that end last.
+# maximum number of windows that are read at the start, those that end last
 MAX_WINDOWS = 1000
 # the user in audit entries of the service's own changes
 SERVICE = "service"
@@ -43,7 +44,10 @@ SERVICE = "service"
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """A period in which no job starts, in seconds since the epoch, or without an end."""
+    """A period in which no job starts; times are seconds since the epoch.
+
+    :param ends: end of the period; ``None`` if an operator ends it
+    """
 
     id: int
     starts: float
@@ -69,14 +73,15 @@ class Availability:
     """The status and the maintenance windows of one QPU, kept in the store."""
 
     def __init__(self, store: Store) -> None:
-        #: the device's reason to accept no work, such as its vendor's message; else empty
+        #: reason why the device accepts no work, such as its vendor's message; empty if it
+        #: accepts work
         self.device_reason = ""
         self._store = store
         status, message = last_status(store) or ("open", "")
         self._status = cast("Status", status)
         self._message = message
         self._user = _last_user(store)
-        # Windows that have ended are included, since the system's clock may be set back.
+        # windows that have ended are included, since the system's clock may be set back
         rows = store.report(
             "SELECT id, starts, ends, message FROM windows "
             "ORDER BY ends IS NOT NULL, ends DESC LIMIT ?",
@@ -84,13 +89,13 @@ class Availability:
         )
         windows = [MaintenanceWindow(*row) for row in rows]
         self._windows = sorted(windows, key=lambda one: one.starts)
-        # each change depends on the previous change
+        # held during a change, since each change depends on the previous change
         self._changing = asyncio.Lock()
         self._changed = asyncio.Event()
 
     @property
     def status(self) -> Status:
-        """The status an operator set, or ``draining`` in a maintenance window."""
+        """The status that an operator set, or ``draining`` during a maintenance window."""
         return "draining" if self.in_maintenance else self._status
 
     @property
@@ -138,10 +143,11 @@ class Availability:
 
     @property
     def opens(self) -> float:
-        """The end of the current maintenance, in seconds since the epoch.
+        """The earliest time at which the QPU may open, in seconds since the epoch.
 
-        The current time if there is no maintenance or its end is unknown: an operator who
-        has closed the QPU may open it at any time, which also ends the maintenance.
+        This is the end of the current maintenance. If there is no maintenance or its end is
+        unknown, it is the current time: an operator may open the QPU at any time, which also
+        ends the maintenance.
         """
         moment = time.time()
         for window in self.windows if self.in_maintenance else ():
@@ -151,24 +157,24 @@ class Availability:
 
     @property
     def is_open(self) -> bool:
-        """Whether the operators let the QPU accept work."""
+        """Whether the operators allow the QPU to accept work."""
         return self.status == "open"
 
     @property
     def accepts_work(self) -> bool:
-        """Whether both the operators and the device let the QPU accept work."""
+        """Whether the operators allow the QPU to accept work, and the device accepts it."""
         return self.is_open and not self.device_reason
 
     @property
     def reason(self) -> str:
-        """The reason why the QPU accepts no work; empty if it does."""
+        """The reason why the QPU accepts no work; empty if it accepts work."""
         if self._status != "open":
             return _with_message(_REASONS[self._status], self._message)
         window = self.window
         return window.reason if window else self.device_reason
 
     def check_open(self) -> None:
-        """Refuse new jobs, with 503, unless operators let the QPU accept work."""
+        """Refuse new jobs, with 503, unless the operators allow the QPU to accept work."""
         if not self.is_open:
             raise Refused(503, self.reason)
 
@@ -180,8 +186,8 @@ class Availability:
     async def changed(self, window: MaintenanceWindow | None) -> None:
         """Wait until the status or the windows change, or ``window`` is no longer current.
 
-        It also returns after the system's clock was set, since all windows are then
-        nearer or farther.
+        The wait also ends when the system's clock was set, since the windows then begin
+        earlier or later than expected.
         """
         changed, offset = self._changed, _clock_offset()
         while not changed.is_set() and self.window == window:
@@ -196,7 +202,7 @@ class Availability:
 
     async def opened(self) -> None:
         while True:
-            # read first, so that a window that ends before the next line is noticed
+            # read before is_open, so that changed() notices if the window ends in between
             window = self.window
             if self.is_open:
                 return
@@ -205,11 +211,11 @@ class Availability:
     async def set_status(
         self, status: Status, message: str = "", *, user: str = SERVICE
     ) -> None:
-        """Open, drain or close the QPU; on disk when this returns.
+        """Open, drain or close the QPU; the change is on disk when this returns.
 
         Opening the QPU ends the current window and cancels a window without an end.
 
-        :param message: shown to users whose requests are refused
+        :param message: message for users whose requests are refused
         :param user: user whom the audit names
         """
         async with self._changing:
@@ -240,9 +246,9 @@ class Availability:
     async def announce(
         self, user: str, starts: float, ends: float | None, message: str
     ) -> MaintenanceWindow:
-        """Announce maintenance; a window without an end replaces an earlier one.
+        """Announce maintenance; a window without an end replaces an earlier such window.
 
-        :raises Refused: 422 if it ends too early, 409 if it overlaps with another window
+        :raises Refused: 422 if the window ends too early, 409 if it overlaps with another
         """
         async with self._changing:
             replaced = [w for w in self.windows if ends is None and w.ends is None]

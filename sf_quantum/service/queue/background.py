@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits."""
+"""Tasks that no other task awaits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 
 
 class BackgroundTasks:
-    """Tasks kept until their end; the event loop alone would let them be garbage-collected."""
+    """Keeps references to tasks until their end; the event loop keeps only weak references."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()

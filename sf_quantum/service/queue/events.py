@@ -9,8 +9,8 @@ from sf_quantum.service.domain.jobs import Job, Lease
 from sf_quantum.service.domain.reasons import Cause, Interruption, LeaseEndCause
 from sf_quantum.service.scheduling.work import PendingJob
 
-# Letters of a lease's id in the log. The whole id is a secret; these letters suffice to
-# find the lease in a list.
+# number of leading letters of a lease's id in the log: the whole id is a secret, but these
+# letters suffice to find the lease in a list
 SHOWN = 8
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def log_job(event: str, job: Job | PendingJob, **more: JSON) -> None:
 def log_done(job: Job) -> None:
     """Log the end of a job, as stored on disk."""
     used: dict[str, JSON] = {"attempt": job.attempt, "seconds": job.seconds}
-    # The note of a completed job is about an earlier attempt.
+    # the note of a completed job is about an earlier attempt
     note = None if job.state == "Completed" else job.note
     log_job(job.state.lower(), job, **used, qpu_seconds=job.qpu_seconds, reason=note)
 
@@ -37,7 +37,7 @@ def log_interrupted(job: Job, interruption: Interruption | None) -> None:
 
 
 def log_recovered(job: Job) -> None:
-    """Log what the death of the service has done to a job."""
+    """Log that the end of the previous service has ended or interrupted a job."""
     if job.final:
         log_done(job)
     else:

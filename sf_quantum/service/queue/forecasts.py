@@ -1,4 +1,4 @@
-"""Forecasts of jobs: their position, when they start and how long they run."""
+"""Forecasts of jobs: their positions, starts and run times."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from sf_quantum.service.queue.leases.live_leases import Leases
 from sf_quantum.service.scheduling.held import Overtaking
 from sf_quantum.service.scheduling.work import PendingJob, Work
 
-# A job with its forecast, which is None once the job has ended.
+# a job with its forecast; the forecast is None once the job has ended
 Listed: TypeAlias = tuple[Job, Forecast | None]
-# Number of jobs of a list that are forecast before other requests have their turn.
+# number of jobs in a list that are forecast before the event loop serves other requests
 FORECASTS_AT_ONCE = 20
-# A list may reuse an order for this many times as long as the order took to make: the
-# event loop is then free for at least 95 % of the time.
+# The order of the pending jobs is reused for this many times the time it took to compute:
+# the event loop is then free for at least 95 % of the time.
 ORDER_REUSED = 20
-# An order that took less time to make is not reused.
+# an order that took less time than this to compute is not reused
 ORDER_SECONDS = 0.005
-# Reason of a job that waits with its lease.
+# reason in the forecast of a job that waits with its lease
 WAITS = "waits for a vQPU: not before another lease ends"
-# Number of a job that is behind all others: the largest integer of SQLite.
+# number of a job that is behind all others: the largest integer of SQLite
 LAST = 2**63 - 1
 
 
@@ -52,8 +52,8 @@ class Forecasts:
         self._order_expires = 0.0
 
     def of(self, job: Job) -> Forecast | None:
-        """Forecast when a job runs; ``None`` if it has ended."""
-        if job.final:  # the worker may still hold it
+        """Forecast a job; ``None`` if it has ended."""
+        if job.final:  # the job table may still contain the job
             return None
         if (entry := self._jobs.pending.get(job.number)) is not None:
             return self._of_entry(entry)
@@ -65,7 +65,7 @@ class Forecasts:
     async def of_all(self, jobs: Sequence[Job]) -> Callable[[], list[Listed]]:
         """Forecast jobs in one pass over the pending jobs.
 
-        :returns: a function that makes the pass; call it in another thread
+        :returns: a function that does the pass; call it in another thread
         """
         overtaking: dict[int, Sequence[Overtaking]] = {}
         held = self._jobs.estimator.held
@@ -127,7 +127,7 @@ class Forecasts:
         return self._of_entry(entry)
 
     def order(self) -> Sequence[PendingJob]:
-        """List the pending jobs in the order they will run; a long list may be out of date."""
+        """List the pending jobs in the order they will run; a long list may be outdated."""
         began = time.monotonic()
         if began >= self._order_expires:
             self._order = self._jobs.pending.order()
@@ -138,7 +138,7 @@ class Forecasts:
         return self._order
 
     def waiting(self) -> Iterator[PendingJob]:
-        """Iterate over the jobs that wait with their leases, in the leases' order."""
+        """Iterate over the jobs that wait with their leases, in the order of the leases."""
         for lease_id in self._leases.waiting_on_disk:
             for live in self._jobs.waiting_with(lease_id).values():
                 yield live.entry
@@ -161,9 +161,9 @@ class Forecasts:
             seconds[entry.kind] += entry.seconds
 
     def _waiting(self, numbers: Set[int]) -> dict[int, Forecast]:
-        """Forecast jobs that wait with their leases, as if each got a vQPU in its turn.
+        """Forecast jobs that wait with their leases, as if leases ran one after the other.
 
-        Each job of an earlier lease takes as long as the first job of that lease.
+        It is assumed that each job of a lease takes as long as the first job of the lease.
         """
         forecasts: dict[int, Forecast] = {}
         before = Work()
@@ -191,7 +191,7 @@ class Forecasts:
             # the vendor's estimate may be longer
             wait = max(wait, live.attempt.progress.eta_seconds or 0.0)
         run_seconds = estimator.run_seconds(live.entry)
-        # the queue of a vendor whose device is offline stands still
+        # while the device is offline, the vendor's queue does not advance
         reason = self._jobs.availability.device_reason if live.started is None else ""
         eta = None if reason else wait
         return Forecast(position, eta, live.entry.qpu_seconds, run_seconds, reason)
@@ -207,9 +207,12 @@ class Forecasts:
         overtaking: Sequence[Overtaking],
         waiting: Work | None = None,
     ) -> Forecast:
-        """Forecast a job after others.
+        """Forecast a job from the work ahead of it.
 
-        :param waiting: work that waits with earlier leases, if the job waits with its own
+        :param works: pending work ahead of the job, by kind
+        :param overtaking: held leases whose later jobs overtake the job
+        :param waiting: if the job waits with its lease: the work ahead of it that also waits
+            with leases
         """
         availability, estimator = self._jobs.availability, self._jobs.estimator
         position, wait = estimator.wait(entry, work_by_kind, overtaking)
@@ -218,7 +221,9 @@ class Forecasts:
         run_seconds = estimator.run_seconds(entry)
         eta = None
         if not self._worker.stopping:
-            if not self._jobs.on_device:  # otherwise, other vendor jobs are behind ours
+            # jobs of the vendor's other customers are ahead, unless a job of the service is
+            # on the device already
+            if not self._jobs.on_device:
                 wait += self._jobs.device.status.eta_seconds
             eta = seconds_until_start(availability, wait, run_seconds)
         reason = "" if waiting is None else WAITS
@@ -244,7 +249,7 @@ def seconds_until_start(
             break
         if window.ends is None:
             return None
-        # the work that fits before the window need not be waited for after it
+        # the part of the work that runs before the window does not delay the job afterwards
         wait -= min(wait, max(0.0, window.starts - at))
         at = window.ends
     return at + wait - now

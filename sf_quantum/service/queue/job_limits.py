@@ -44,7 +44,7 @@ def check_budget(most: float, taken: float, seconds: float) -> None:
     :param taken: QPU seconds of its other jobs, modelled for jobs that have not ended
     :param seconds: modelled QPU seconds of the job
     """
-    # sums are not exact
+    # with a tolerance, since sums of floating-point numbers are not exact
     if taken + seconds > most * (1 + 1e-9):
         detail = (
             f"the job takes {seconds:.3g} s on the QPU, the lease has "
@@ -76,7 +76,7 @@ class JobCounts:
     def check(
         self, lease: Lease, shots: int, seconds: float, payload_bytes: int
     ) -> None:
-        """Refuse a job that is too large, with 422 or 413, or one job too many, with 429."""
+        """Refuse a job that is too large (422 or 413), or exceeds a number of jobs (429)."""
         user, job_class = lease.user, lease.job_class
         limits = self.settings.classes.limits_of(job_class)
         if limits.shots is not None and shots > limits.shots:

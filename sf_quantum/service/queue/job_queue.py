@@ -39,7 +39,7 @@ from sf_quantum.service.store.reports import operation
 from sf_quantum.service.store.reports.usage import recent_use
 from sf_quantum.service.store.store import Store
 
-# Longest wait for the worker to end when the service stops.
+# longest wait for the worker to end when the service stops
 STOP_SECONDS = 3.0
 logger = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ class JobQueue:
     """The jobs of one device, and the leases they are submitted under.
 
     Its parts are the table of jobs, worker, job control, vQPUs, leases, forecasts, reader,
-    admission and endless tasks; each part knows only earlier parts. The queue belongs to the
-    event loop that ran :meth:`start`; only :meth:`request_stop` may be called from another
-    thread.
+    admission and endless tasks, in this order; each part uses only earlier parts. The queue
+    belongs to the event loop that ran :meth:`start`; only :meth:`request_stop` may be called
+    from another thread.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class JobQueue:
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:
-        """Recover the state of the previous service, and start; a second call does nothing.
+        """Recover the state of the previous service and start; does nothing if called again.
 
         :raises sqlite3.Error: if the state cannot be read or written
         """
@@ -126,14 +126,14 @@ class JobQueue:
 
     @property
     def failure(self) -> str | None:
-        """The reason why no job can run any more; ``None`` if jobs can."""
+        """The reason why no job can run any more; ``None`` if jobs can run."""
         if self.broken is not None:
             return f"the queue broke: {self.broken}"
         return STOPPING if self.worker.stopping else None
 
     @property
     def broken(self) -> BaseException | None:
-        """The error that ended the worker."""
+        """The error that ended the worker; ``None`` if the worker did not fail."""
         work = self._work
         if work is None or not work.done() or work.cancelled():
             return None
@@ -146,9 +146,12 @@ class JobQueue:
         return state, self.observations.seconds
 
     def request_stop(self, drain_seconds: float = 0.0) -> None:
-        """Begin to stop; the running job gets some seconds to finish, jobs stay on disk."""
+        """Begin to stop; unfinished jobs stay on disk.
+
+        :param drain_seconds: time that the running job has to finish
+        """
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: stopped already
+            with suppress(RuntimeError):  # the loop is closed: the queue has stopped
                 self._loop.call_soon_threadsafe(self._stop, drain_seconds)
 
     async def finished(self) -> None:
@@ -160,19 +163,19 @@ class JobQueue:
         self.supervisor.stop()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
-            # if the device does not end a job, the next service treats it as interrupted
+            # a job that the device has not ended is recovered by the next service
             self._work.cancel()
 
     async def submit(
         self, who: Identity, lease_id: str | None, submission: Submission
     ) -> tuple[Job, bool]:
-        """Submit a job; it is on disk when this returns.
+        """Submit a job; the job is on disk when this returns.
 
-        :returns: the job, and whether it is new; an idempotency key of a user stands for one
-            job, even after the job and its lease have ended
-        :raises Refused: 403 without an active lease, 409 for a key of another job,
-            422 for a job that cannot run or is too large, 429 for too many jobs, 503
-            while the QPU accepts no jobs
+        :returns: the job, and whether it is new; a user's submissions with the same
+            idempotency key are one job, even after the job and its lease have ended
+        :raises Refused: 403 if the lease is not active, 409 if the key belongs to another
+            job, 422 if the job cannot run or is too large, 429 if there are too many jobs,
+            503 if the QPU accepts no jobs
         """
         waiting = submission.implicit_lease
         lease = self.leases.use(who, lease_id, waiting=waiting)
@@ -193,7 +196,8 @@ class JobQueue:
                 await self.admission.check_size(lease, submission)
         if lease.max_qpu_seconds is not None:
             await self.control.added(lease.id)
-        # no await from here until the job's write is queued, before that of the lease's end
+        # No await from here until the write of the job is queued: it must precede a write of
+        # the lease's end.
         lease = self.leases.use(who, lease.id, waiting=waiting)
         if stored is None:
             self.admission.check_limits(lease, submission, cost)
@@ -205,8 +209,9 @@ class JobQueue:
     async def submit_service_job(self, lease: Lease, submission: Submission) -> Job:
         """Submit a job of the service itself, under a lease that occupies no vQPU.
 
-        :param lease: lease that has ended already; a restart of the service cancels its job
-        :raises Refused: 503 while the QPU accepts no jobs
+        :param lease: lease that has ended already, so a restart of the service cancels the
+            job
+        :raises Refused: 503 if the QPU accepts no jobs
         """
         self._check_open()
         await asyncio.wrap_future(self.store.leases.add(lease))
@@ -215,7 +220,7 @@ class JobQueue:
         return job
 
     def find(self, who: Identity, job_id: str | int) -> Job:
-        """Find a job by id or number; refuse with 404 if it is unknown or another user's."""
+        """Find a job by id or number; refuse with 404 if the sender has no such job."""
         return self.reader.find(who, job_id)
 
     async def wait(self, who: Identity, job_id: str | int, seconds: float) -> Job:
@@ -230,14 +235,15 @@ class JobQueue:
         job = self.find(who, job_id)
         if job.final:
             return job
-        # the cancellation and its audit entry are written even if the caller is cancelled
+        # shielded: the cancellation and its audit entry are written even if the request is
+        # cancelled
         return await asyncio.shield(asyncio.create_task(self._cancel(who, job)))
 
     async def _cancel(self, who: Identity, job: Job) -> Job:
         await self.control.cancel(job.number, CANCELLED)
         cancelled = self.find(who, job.number)
         if job.user != who.user:
-            # the job may have ended by itself, or still be on the device
+            # the job may have ended without the cancellation, or may still be on the device
             state = cancelled.state
             done = state == "Cancelled"
             outcome = audit.DONE if done else f"not done: the job is {state}"

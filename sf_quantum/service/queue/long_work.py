@@ -1,4 +1,4 @@
-"""Threads for lists and large bodies, whose work takes longer than that of other requests."""
+"""Threads for lists and large bodies, which take longer than other requests."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from weakref import WeakValueDictionary
 
 from sf_quantum.service.domain.errors import Refused
 
-# Longest wait of a request for earlier requests of its user.
+# longest wait of a request for earlier requests of its user
 PATIENCE_SECONDS = 120.0
-# Pause before a client repeats a request that was too long for this machine.
+# pause before a client repeats a request that was refused because the service is busy
 BUSY_SECONDS = 10
 _T = TypeVar("_T")
 
 
 class LongWork:
-    """Does one piece of work at a time, on a quarter of a core, to leave the rest to others.
+    """Does one piece of work at a time, on a quarter of a core at most.
 
-    At most one request of each user is in the thread or waits for it, so a user's requests
-    delay other users for no longer than one request takes.
+    At most one request of each user is in the thread or waits for the thread, so a user
+    delays other users for no longer than one request takes.
     """
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, name)
-        # a lock exists while a request holds it or waits for it
+        # each user's lock; it exists only while a request holds it or waits for it
         self._of_user = WeakValueDictionary[str, asyncio.Lock]()
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[None]:
-        """Hold the user's turn during a request, after the user's earlier requests.
+        """Hold the user's turn during a request, once the user's earlier requests are done.
 
-        The turn covers all work of the request: if requests took turns with their parts,
-        the data of many requests would be in memory at once.
+        A turn covers all work of a request. If requests alternated, the data of many
+        requests would be in memory at the same time.
 
-        :raises Refused: with 503, if the earlier requests take :data:`PATIENCE_SECONDS`
+        :raises Refused: 503 if the earlier requests take :data:`PATIENCE_SECONDS`
         """
         lock = self._of_user.setdefault(user, asyncio.Lock())
         try:
@@ -59,12 +59,11 @@ class LongWork:
         return await loop.run_in_executor(self._thread, self._made, make)
 
     def _made(self, make: Callable[[], _T]) -> _T:
-        # CPU time is measured: with wall-clock time, the pause would be longer on a busy
-        # machine.
+        # CPU time, not wall-clock time: on a busy machine, the pause would be longer
         began = time.thread_time()
         try:
             return make()
         finally:
-            # The pause precedes the next piece of work, so the thread uses at most a
-            # quarter of a core.
+            # the thread pauses before its next piece of work, and so uses at most a quarter
+            # of a core
             self._thread.submit(time.sleep, 3 * (time.thread_time() - began))

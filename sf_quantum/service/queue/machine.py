@@ -13,22 +13,22 @@ T = TypeVar("T")
 class Machine(Generic[S]):
     """An object with a state; belongs to the event loop's thread.
 
-    The class of a state has the data of that state, and a method for each event that may
-    happen in it. Type checking thus rejects an event that may not happen.
+    The class of a state has the data of this state, and a method for each event that can
+    happen in the state. Type checking thus rejects an event that cannot happen.
 
-    :cvar transitions: for each state, the states that may follow: the return types of its
-        events, as one table
+    :cvar transitions: for each state, the states that may follow; the table agrees with the
+        return types of the state's events
     """
 
     transitions: ClassVar[Mapping[type, Collection[type]]]
 
     def __init__(self, state: S) -> None:
         self.state = state
-        # made by the first waiter
+        # created when the first task waits for a move
         self._moved: asyncio.Event | None = None
 
     def expect(self, kind: type[T]) -> T:
-        """Return the state, which must be of a class.
+        """Return the state if it is of a class.
 
         :raises RuntimeError: if the state is of another class
         """
@@ -48,13 +48,13 @@ class Machine(Generic[S]):
         self.wake()
 
     def wake(self) -> None:
-        """Wake all who wait for the next move."""
+        """Wake all tasks that wait for the next move."""
         if self._moved is not None:
             self._moved.set()
             self._moved = None
 
     @property
     def moved(self) -> asyncio.Event:
-        """The event that the next move, or :meth:`wake`, sets."""
+        """An event that is set by the next move or the next :meth:`wake`."""
         self._moved = self._moved or asyncio.Event()
         return self._moved

@@ -12,14 +12,14 @@ from typing import Literal, TypeAlias, get_args
 from sf_quantum.service.domain.jobs import Job, JobClass, State
 from sf_quantum.service.domain.reasons import Cause
 
-# "waiting" means that jobs wait in the vendor's queue, or are being submitted, and none is
-# known to run; "held" that no pending job would end before the next maintenance
+# "waiting": jobs wait in the vendor's queue or are being submitted, and no job is known to
+# run; "held": no pending job would end before the next maintenance
 DeviceState: TypeAlias = Literal[
     "busy", "waiting", "idle", "held", "draining", "closed", "offline"
 ]
 STATES: tuple[DeviceState, ...] = get_args(DeviceState)
 Reason: TypeAlias = Literal["preempted", "interrupted"]
-# longest age and largest number of the interrupted attempts that are kept
+# maximum age in seconds and maximum number of the interrupted attempts that are kept
 REMEMBERED_SECONDS, REMEMBERED = 3600.0, 100_000
 # upper bounds of waits in seconds
 WAITS = (0.01, 0.1, 1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
@@ -45,7 +45,7 @@ class Observations:
     """Counters of one queue and its device; belongs to the event loop's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        #: Jobs that have ended, by class and state.
+        #: number of jobs that have ended, by class and state
         self.jobs: Counter[tuple[JobClass, State]] = Counter()
         self.interruptions: Counter[tuple[JobClass, Reason]] = Counter()
         #: QPU seconds of all attempts, including those whose results were lost.
@@ -53,7 +53,7 @@ class Observations:
         self.waits: defaultdict[JobClass, Histogram] = defaultdict(Histogram)
         #: begin and end of interrupted attempts, by the store's clock
         self.interrupted: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
-        #: time of the device in each state, up to the last :meth:`enter`
+        #: seconds that the device was in each state, until the last call of :meth:`enter`
         self.seconds = dict.fromkeys(STATES, 0.0)
         self._clock = clock
         self._state: DeviceState = "offline"
@@ -69,7 +69,7 @@ class Observations:
             self.waits[job.job_class].observe(job.queued_seconds)
 
     def recovered(self, job: Job) -> None:
-        """Count what the end of the previous service has done to a job."""
+        """Count a job that the end of the previous service has ended or interrupted."""
         if job.final:
             self.jobs[job.job_class, job.state] += 1
         else:
@@ -78,7 +78,7 @@ class Observations:
     def attempt_interrupted(
         self, job_class: JobClass, cause: Cause, began: float, ended: float
     ) -> None:
-        """Count an attempt whose job is pending again; times are of the store's clock."""
+        """Count an attempt whose job is pending again; times are by the store's clock."""
         oldest = ended - REMEMBERED_SECONDS
         while self.interrupted and self.interrupted[0][1] < oldest:
             self.interrupted.popleft()

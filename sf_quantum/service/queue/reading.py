@@ -23,17 +23,17 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 T = TypeVar("T")
-# Kinds of jobs whose results can be read one part at a time, and the names of the parts.
+# kinds of jobs whose results can be read in parts, and what a part is a result of
 PARTS: Mapping[Kind, str] = {"circuit": "circuits", "problem": "BQMs"}
-# Length of an answer with such parts; an answer has at least one part.
+# maximum length of a response with several parts; a response has at least one part
 RESULT_CHARACTERS = 1_000_000
 
 
 class JobReader:
-    """Reads the jobs of one queue, with long work in separate threads.
+    """Reads the jobs of one queue; long work is done in separate threads.
 
-    :ivar lists: turns in which lists are read
-    :ivar bodies: turns in which large payloads or results are read
+    :ivar lists: users' turns in which lists are read
+    :ivar bodies: users' turns in which large payloads or results are read
     """
 
     def __init__(self, jobs: JobTable, leases: Leases, forecasts: Forecasts) -> None:
@@ -45,7 +45,7 @@ class JobReader:
         self._forecasts = forecasts
 
     def find(self, who: Identity, job_id: str | int) -> Job:
-        """Find a job by id or number; refuse with 404 if it is unknown or another user's."""
+        """Find a job by id or number; refuse with 404 if the sender has no such job."""
         job = self._store.jobs.get(job_id)
         if job is None or not (who.admin or who.user == job.user):
             raise Refused(404, NO_JOB)
@@ -69,7 +69,7 @@ class JobReader:
         live: bool = False,
         limit: int = 1000,
     ) -> list[Job]:
-        """List the latest jobs of the caller, or of all users for an admin; oldest first."""
+        """List the latest jobs of the sender, or of all users for an admin; oldest first."""
         return self._store.jobs.latest(
             lease=lease,
             user=None if who.admin else who.user,
@@ -94,12 +94,13 @@ class JobReader:
     ) -> T:
         """List jobs as :meth:`latest` does, with their forecasts.
 
-        :param show: makes the answer; called in another thread
-        :param key: lists only the caller's own job with this key, under any lease
-        :param before: id of a job; lists only jobs that were submitted before it
+        :param show: makes the response; called in another thread
+        :param key: if set, only the sender's own job with this key is listed, under any
+            lease
+        :param before: id of a job; only jobs that were submitted before it are listed
         """
         if key is not None:
-            # A key finds only the caller's own jobs, even if the caller is an admin.
+            # a key finds only the sender's own jobs, even if the sender is an admin
             who, lease = Identity(who.user, admin=False), None
         if lease is not None:
             self._leases.find(who, lease)
@@ -115,7 +116,7 @@ class JobReader:
             return await self.lists.run(lambda: show(forecasts()))
 
     async def show(self, who: Identity, job: Job, make: Callable[[], T]) -> T:
-        """Make an answer with a job's content in a thread; if large, in the user's turn."""
+        """Make a response from a job's content in a thread; in turn, if the job is large."""
         if job.bytes <= RESULT_CHARACTERS:
             return await asyncio.to_thread(make)
         async with self.lists.turn(who.user):
@@ -139,13 +140,14 @@ class JobReader:
         seconds: float,
         make: Callable[[Job, list[str]], T],
     ) -> T:
-        """Read the results of a job's circuits or BQMs as they finish.
+        """Read the finished results of a job's circuits or BQMs.
 
-        If none has finished, wait for some, for a limited time.
+        If there are none yet, wait until some finish, for a limited time.
 
         :param kind: a key of :data:`PARTS`; a job of another kind is refused with 409
         :param first: index of the first circuit or BQM
-        :param make: makes the answer from the job and at least one JSON text, about
+        :param seconds: longest wait
+        :param make: makes the response from the job and the results as JSON texts, of about
             :data:`RESULT_CHARACTERS` in total; called in another thread
         """
         if (job := self.find(who, job_id)).kind != kind:
@@ -168,7 +170,7 @@ class JobReader:
             left = deadline - time.monotonic()
             if is_ready or job.final or left <= 0:
                 return answer
-            if moved is None:  # the job is being written
+            if moved is None:  # the job's submission or end is being written
                 await asyncio.sleep(min(left, WRITE_SECONDS))
                 continue
             with suppress(TimeoutError):
@@ -180,7 +182,7 @@ class JobReader:
 class StoredResult:
     """A result on disk, as JSON text.
 
-    :param size: number of its bytes
+    :param size: size in bytes
     """
 
     store: Store
@@ -188,5 +190,5 @@ class StoredResult:
     size: int
 
     def part(self, first: int, most: int) -> bytes:
-        """Read bytes from ``first`` on; empty if the result has been deleted; blocks."""
+        """Read bytes, from index ``first``; empty if the result was deleted; blocks."""
         return self.store.jobs.result_part(self.number, first, most)

@@ -30,7 +30,8 @@ def written(write: Callable[[], Future[T]]) -> T:
 async def write_until(is_over: Callable[[], bool], write: Callable[[], Future[T]]) -> T:
     """Write a lease to disk, and repeat a write that fails, until the service stops.
 
-    :param is_over: whether the service stops, which leaves the lease to the next service
+    :param is_over: returns whether the service stops; the lease is then left to the next
+        service
     :raises sqlite3.Error: if the service stops before the lease is written
     """
     pauses = backoff.DATABASE.pauses()

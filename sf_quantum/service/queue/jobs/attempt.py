@@ -1,9 +1,9 @@
-"""One attempt at a job: runs the job's unfinished slices, one by one, on the device.
+"""One attempt at a job: runs the job's unfinished slices, one at a time, on the device.
 
 A job that would occupy the device for long is cut into slices, so that a pre-empting job
-waits for one slice at most. If a job has several circuits or BQMs, each slice has some of
-them, with all their shots; a slice of any other job has part of its shots. Finished slices
-are on disk: if an attempt is interrupted or its service dies, only the work of the running
+waits for one slice at most. If a job has several circuits or BQMs, each slice runs some of
+them with all their shots; a slice of any other job runs part of its shots. Finished slices
+are on disk: if an attempt is interrupted or the service dies, only the work of the running
 slice is lost, and the next attempt starts with this slice again.
 """
 
@@ -36,7 +36,7 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# Longest time that a device may report for a job; longer times are ignored.
+# longest time in seconds that a device may report for a job; longer times are ignored
 MOST_SECONDS = 1e9
 
 
@@ -48,9 +48,9 @@ class Ended:
     :param used: QPU seconds, and seconds on the device, of this attempt's slices and of the
         finished slices of earlier attempts
     :param spent: QPU seconds of this attempt
-    :param surplus: remark for the job's note, if a duplicate submission arrived late, or
-        the job may still run on the device; else empty
-    :param given_up: the job that may still run on the device, if it was given up
+    :param surplus: remark for the job's note if a duplicate submission arrived late, or if
+        the job may still run on the device; otherwise empty
+    :param given_up: the job on the device, if it was given up and may still run there
     """
 
     outcome: Outcome
@@ -69,10 +69,12 @@ class Attempt:
     """One attempt at a job; :meth:`run` blocks, other methods may be called from any thread.
 
     :param job: job as stored, with its id on the device if the device has it already
-    :param submitted: called when the job, or a slice of it, has been submitted
-    :param running: called once, when the device is seen to run the job
-    :param slice_seconds: longest time that a slice should take; ``None``: no slices
-    :param check: whether the device may have changed since the job was checked against it
+    :param submitted: called each time that the job, or a slice of it, has been submitted
+    :param running: called once, when the device is first seen to run the job
+    :param slice_seconds: longest time that a slice should take; ``None``: the job is not
+        sliced
+    :param check: whether to check the job again, since the device may have changed after
+        the last check
     :param unsure: whether a previous service may have submitted the job
     """
 
@@ -98,11 +100,11 @@ class Attempt:
         self._control = Control()
         self._on_device: DeviceJob | None = None
         self._payload: str | None = None
-        # A job that was between two slices is not on the device.
+        # a job that was between two slices is not on the device
         unsure = unsure and not (job.slices and job.slice_shots is None)
         self._surplus = ""
-        # QPU seconds, and seconds on the device, of all finished slices, including
-        # those of earlier attempts.
+        # QPU seconds, and seconds on the device, of all finished slices, including slices of
+        # earlier attempts
         self._used = job.qpu_seconds, job.seconds
         self._unsure = unsure
         self._slices = Slices(device, job, slice_seconds, is_fixed=unsure)
@@ -116,7 +118,7 @@ class Attempt:
 
     @property
     def submitted(self) -> bool:
-        """Whether the device has the job, or had a slice of it."""
+        """Whether the device has the job, or has had a slice of it."""
         on_device = self._on_device
         return self._slices.number > 0 or (
             on_device is not None and on_device.id is not None
@@ -124,7 +126,7 @@ class Attempt:
 
     @property
     def _finishes_slice_on_preemption(self) -> bool:
-        """Whether a pre-emption lets the running slice finish, instead of cancelling it."""
+        """Whether a pre-empting job waits for the running slice, which is not cancelled."""
         is_running = self.progress.state == "Running"
         ends_soon = self._slices.are_several or self._slices.is_short
         return (ends_soon and is_running) or not runs_again(
@@ -132,11 +134,11 @@ class Attempt:
         )
 
     def lets_slice_finish(self, interruption: Interruption) -> bool:
-        """Whether the slice on the device is to finish, and no further slice is submitted."""
+        """Whether the slice on the device may still finish before the attempt ends."""
         return self._how(interruption) is Interrupt.PAUSE
 
     def detaches(self, interruption: Interruption) -> bool:
-        """Whether the interrupted job continues on the device, for the next service."""
+        """Whether the interruption leaves the job on the device to the next service."""
         return self._how(interruption) is Interrupt.DETACH
 
     def _how(self, interruption: Interruption) -> Interrupt:
@@ -150,7 +152,10 @@ class Attempt:
         return Interrupt.DETACH if service_stops and job_continues else Interrupt.CANCEL
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt the attempt; does not block. A cancellation on the device is final."""
+        """Interrupt the attempt; does not block.
+
+        Once the job is to be cancelled on the device, no later interruption changes this.
+        """
         how, control = self._how(interruption), self._control
         control.note = None
         if not interruption.cancels:
@@ -159,7 +164,7 @@ class Attempt:
             control.interrupt = how
         self._control.wake.set()
         if (on_device := self._on_device) is not None:
-            # The thread of run() may be waiting for the device, so another thread cancels.
+            # in another thread, since the thread of run() may be waiting for the device
             in_thread(on_device.cancel_if_asked)
 
     def leave(self) -> None:
@@ -191,7 +196,10 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload once, and cut the job again if its slices depend on the payload."""
+        """Read the payload once, and cut the job again if its slices depend on the payload.
+
+        Slices depend on the payload if it is a batch, or a circuit that is slow to emulate.
+        """
         job = self._job
         if self._payload is not None:
             return
@@ -288,7 +296,7 @@ class Attempt:
             self._on_running()
 
     def _check_again(self, task: Task) -> None:
-        """Refuse a job that no longer fits the device, before it costs anything."""
+        """Refuse a job that the device no longer accepts, before it causes any cost."""
         if not self._needs_check:
             return
         self._needs_check = False
@@ -300,11 +308,14 @@ class Attempt:
             raise InputError(text) from error
 
     def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
-        """Fill in times that the device does not report, or that are not plausible."""
+        """Replace times that the device does not report, or that are not plausible.
+
+        :param seconds: time for which the service saw the slice on the device
+        """
         by_vendor, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
-            # a job that is given up may run to its end
+            # a given-up job may still run to its end: expect the full QPU time
             may_run_on = self._on_device is not None and self._on_device.given_up
             if outcome.result is None and not may_run_on:
                 billed = min(billed, seconds)
@@ -317,7 +328,7 @@ class Attempt:
     # slices
 
     def _write_slice(self, outcome: Outcome, shots: int) -> None:
-        """Write a finished slice to disk; another slice follows."""
+        """Write a finished slice to disk; not called for the last slice."""
         record = self._slice_record(outcome, shots, self._device.price)
         written(lambda: self._store.slices.end(self._job.number, record))
         self._add(outcome)
@@ -350,7 +361,7 @@ class Attempt:
     def _slice_record(
         self, outcome: Outcome, shots: int, price: float | None = None
     ) -> Slice:
-        """Make the record of a slice. The last slice's record is not written to disk."""
+        """Make the record of a slice; that of the last slice is merged but not written."""
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
         if (batch := self._slices.batch) is not None:
@@ -394,7 +405,12 @@ def _calibration(
     before: CalibrationData | None,
     now: CalibrationData | None,
 ) -> CalibrationData | None:
-    """Return a slice's calibration; the vendor may report only the calibration's id."""
+    """Return a slice's calibration, from the vendor's report or the device's description.
+
+    :param by_vendor: calibration in the vendor's report, perhaps only its id
+    :param before: calibration in the description before the slice
+    :param now: calibration in the description after the slice
+    """
     if by_vendor is None:  # unknown if the calibration was renewed meanwhile
         return before if before == now else None
     same = (one for one in (before, now) if one and one.id == by_vendor.id)

@@ -14,7 +14,7 @@ class Interrupt(Enum):
     CANCEL = auto()
     #: the slice on the device finishes, and no further slice is submitted
     PAUSE = auto()
-    #: the job continues on the device, for the next service
+    #: the job continues on the device, and the next service follows it
     DETACH = auto()
 
 
@@ -24,14 +24,14 @@ class Detached(Exception):
 
 @dataclass
 class Control:
-    """Requests of other threads to an attempt."""
+    """What other threads request of an attempt."""
 
     interrupt: Interrupt | None = None
-    #: the service stops: the job on the device, even if it is being cancelled, is left to
-    #: the next service
+    #: whether the service stops, and leaves the job on the device to the next service even
+    #: if the job is being cancelled
     leave: bool = False
-    #: Note of a job that is to be queued again; written to disk before the device is
-    #: asked to stop the job.
+    #: note of a job that is to be queued again; written to disk before the job is cancelled
+    #: on the device
     note: str | None = None
     wake: threading.Event = field(default_factory=threading.Event)
 
@@ -43,5 +43,5 @@ class Control:
     def pause(self, seconds: float) -> None:
         """Wait for some seconds, or until the attempt is interrupted."""
         if self.wake.wait(seconds):
-            # only one pause is cut short; the next is at the vendor's pace again
+            # an interruption shortens only one pause; the next has its full length again
             self.wake.clear()

@@ -1,12 +1,11 @@
-"""A job on the device: follow it, read its result, cancel it at any time.
+"""A job on the device: follows the job, reads its result, and cancels it at any time.
 
-All functions block. If the service dies, this is on disk about the job::
+All functions block. If the service dies, the disk has the following about the job, and the
+next service continues from there (:func:`~sf_quantum.service.store.recovery.recover`)::
 
     to be submitted    the device's identity, which shows that the device may have the job
     submitted          also the job's id on the device
     ended              how the job ended; the device may now forget the job
-
-The next service continues from there (:func:`~sf_quantum.service.store.recovery.recover`).
 """
 
 from __future__ import annotations
@@ -45,29 +44,30 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.text import one_line
 
 logger = logging.getLogger(__name__)
-# Tries to read the result of a finished job, if the device answers other requests.
+# number of attempts to read the result of a finished job while the device responds to other
+# requests
 RESULT_TRIES = 8
-# longest reason why a job is given up, in letters
+# maximum length of the reason why a job is given up
 MOST_WHY = 300
 UNREAD = "its result cannot be read"
 
 
 def runs_again(device_jobs: DeviceJobs, job: Job) -> bool:
-    """Whether a job that was killed on the device may run again.
+    """Return whether a job that was interrupted on the device may run again.
 
-    If nothing can be learnt of the job afterwards, it may still run on the device.
+    If the outcome of the job cannot be determined, it may still run on the device.
     """
     return device_jobs.recovery is not Recovery.LOST or job.repeatable
 
 
 class DeviceJob:
-    """A job, or a slice of one, on the device.
+    """A job, or a slice of a job, on the device.
 
     :param job: job as stored on disk
     :param submitted: called when the device has the job
     :param running: called when the device is seen to run the job, perhaps repeatedly
     :param job_id: id of the job on the device, if the device has it already
-    :param began: time when a previous service saw the job run, by the monotonic clock
+    :param began: time from which a previous service saw the job run, by the monotonic clock
     :param unsure: whether a previous service may have submitted the job
     """
 
@@ -94,12 +94,13 @@ class DeviceJob:
         self._control = control
         self._submitted_there = submitted
         self._running = running
-        #: message to users about jobs of submissions that arrived late
+        #: remark for the job's note: about duplicates of the job on the device, if a lost
+        #: submission arrived late, or about the given-up job
         self.surplus = ""
         self._cancelling = threading.Lock()
         self._cancelling_sent = False
         self._cancelled = False
-        # Time when the job was submitted, and time when it was first seen running.
+        # when the job was submitted, and when it was first seen running
         self._submitted_at: float | None = None
         self._began = began
         self._overdue = False
@@ -124,8 +125,9 @@ class DeviceJob:
     def run(self) -> Outcome | None:
         """Run the job until it has ended.
 
-        :returns: how it ended; ``None`` if it was interrupted before it was submitted
-        :raises InputError: if the device refuses the job, or may have it but cannot find it
+        :returns: how the job ended; ``None`` if it was interrupted before it was submitted
+        :raises InputError: if the device rejects the job, or if the job may have run, cannot
+            be found and must not run twice
         :raises Detached: if the job was left to the next service
         """
         try:
@@ -143,7 +145,7 @@ class DeviceJob:
         self._hope.check(error, self.progress.state, is_to_end=self._is_to_end)
 
     def _abandoned(self, why: str) -> Outcome:
-        """Return the end of a job that is given up.
+        """Return the outcome of a job that is given up.
 
         The job may still run, so it is not run again unless it is repeatable.
         """
@@ -192,11 +194,11 @@ class DeviceJob:
         return self._read(job_id, pauses)
 
     def _explained(self, outcome: Outcome) -> Outcome:
-        """Add the reason to the outcome of a job that the service has stopped."""
+        """Add the reason to the outcome of a job that the service itself has stopped."""
         device_jobs, note = self._device_jobs, self._control.note
         if self._overdue and self._control.interrupt is None:
             failure = f"it ran for more than {device_jobs.longest_seconds:g} s"
-            # the job would not be shorter if it ran again
+            # not lost: the job would take just as long if it ran again
             return replace(outcome, failure=failure, lost=None)
         if outcome.failure is None and note and not runs_again(device_jobs, self._job):
             return replace(outcome, failure=f"{note}; {NOT_FOUND_AGAIN}")
@@ -209,13 +211,14 @@ class DeviceJob:
     def seconds(self, completed: bool) -> float:
         """Return for how long the job has been seen to run.
 
-        :param completed: whether the job has run, even if it was not seen running
+        :param completed: whether the job has completed; if it was never seen running, its
+            submission counts as the start
         """
         began = self._began or (self._submitted_at if completed else None)
         return 0.0 if began is None else time.monotonic() - began
 
     def give_up(self) -> None:
-        """Cancel the job on the device, since it can no longer be followed."""
+        """Cancel the job on the device after an unexpected error."""
         with suppress(Exception):
             job_id = self.id
             if job_id is None and self._device_jobs.recovery is Recovery.BY_TAG:
@@ -239,12 +242,12 @@ class DeviceJob:
             self._note(trouble)
             try:
                 self._check_hope(trouble)
-            except Hopeless as error:  # all that is known is that the job has ended
+            except Hopeless as error:  # not given up: the job has certainly ended
                 return Outcome(
                     failure=None if self._is_to_end else f"{UNREAD}: {error}"
                 )
             self._control.pause(self._hope.pause(next(pauses)))
-            # a vendor that does not answer at all uses up no tries
+            # an attempt counts only if the vendor responds to other requests
             failed += self._is_answered(job_id)
             if failed == RESULT_TRIES:
                 return Outcome(failure=f"{UNREAD}: {trouble}")
@@ -258,20 +261,20 @@ class DeviceJob:
     def _vanished(self, error: UnknownJob) -> Outcome:
         if self._cancelling_sent:
             return Outcome()
-        # a job that still waited when the vendor's lease ended has cost nothing
+        # a job that had not run when the vendor's lease ended has cost nothing
         waited = error.lease_lost and self._began is None
         if waited or self._job.repeatable:
             return Outcome(lost=str(error))
         return Outcome(failure=f"{error}; {VANISHED}")
 
     def cancel_if_asked(self) -> None:
-        """Cancel the job on the device, if it is to end and the device has it."""
+        """Cancel the job on the device, if the job is to end and the device has it."""
         with self._cancelling:
             job_id = self.id
             if job_id is None or self._cancelled or not self._is_to_end:
                 return
             self._note_interruption()
-            # the device may forget the job before it has answered
+            # the device may forget the job before it responds to the cancellation
             self._cancelling_sent = True
             with suppress(QpuError, InputError):
                 self._device_jobs.cancel(job_id)
@@ -288,7 +291,7 @@ class DeviceJob:
                 )
             )
         except sqlite3.OperationalError as error:
-            # the missing note matters only if the service crashes in the next moments
+            # the note is needed only if the service crashes within the next moments
             self._note(error)
 
     def _note(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""The submission of a job to the device: only once, as far as the device can tell."""
+"""The submission of a job to the device; only once if the device can find submissions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from sf_quantum.service.queue.writing import written
 from sf_quantum.service.store.store import Store
 
 logger = logging.getLogger(__name__)
-# Tries to find and cancel duplicate submissions of a finished job.
+# number of attempts to find and cancel duplicates of a finished job on the device
 SURPLUS_TRIES = 4
-# Longest pause before a submission is tried again, even if the device asks for a longer
-# pause.
+# longest pause before a submission is tried again, even if the device requests a longer
+# pause
 SUBMISSION_SECONDS = 60.0
 
 
 class DeviceSubmission:
-    """The submission of a job, or of a slice of one; blocks.
+    """The submission of a job, or of a slice of a job; blocks.
 
     :param job: job as stored on disk
     :param unsure: whether a previous service may have submitted the job
@@ -60,7 +60,8 @@ class DeviceSubmission:
         """Submit the job, and return its id on the device.
 
         :returns: ``None`` if the job was interrupted before it was submitted
-        :raises InputError: if the device refuses the job, or may have it but cannot find it
+        :raises InputError: if the device rejects the job, or if the job may have run, cannot
+            be found and must not run twice
         :raises Hopeless: if the job is given up
         :raises Detached: if the job was left to the next service
         """
@@ -80,7 +81,7 @@ class DeviceSubmission:
                 self._not_sent(unsure)
                 pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
-                # the site's credentials are wrong, not the job
+                # the site's credentials are wrong; the job is not to blame
                 trouble = error
                 self._note(error)
                 self._not_sent(unsure)
@@ -99,9 +100,10 @@ class DeviceSubmission:
         return None
 
     def cancel_surplus(self, job_id: str) -> str:
-        """Cancel other jobs of submissions that arrived late; the job with this id stays.
+        """Cancel duplicates of the job, from submissions that arrived late.
 
-        :returns: message to users about these jobs; empty if there are none
+        :param job_id: id of the job on the device that is not a duplicate
+        :returns: message to users about the duplicates; empty if there are none
         """
         device_jobs, surplus = self._device_jobs, ""
         if not self._perhaps_twice or device_jobs.recovery is not Recovery.BY_TAG:
@@ -123,7 +125,11 @@ class DeviceSubmission:
         return surplus
 
     def _sent(self) -> bool:
-        """Note that the device may have the job from now on; return whether it may run."""
+        """Note that the device may have the job from now on.
+
+        :returns: whether the job may run; ``False`` if it has ended, for example because it
+            was cancelled
+        """
         if self._device_jobs.recovery is Recovery.AGAIN:
             return True
         number, identity = self._job.number, self._identity
@@ -135,7 +141,7 @@ class DeviceSubmission:
             written(lambda: self._store.progress.not_sent(self._job.number))
 
     def _arrived(self) -> str | None:
-        """Search for the job of an unanswered submission while it may still arrive."""
+        """Search for the job of an unanswered submission as long as it may still arrive."""
         deadline = Deadline(self._device_jobs.late_seconds)
         for pause in backoff.VENDOR.pauses():
             job_id = self._device_jobs.find(self._task.tag)
@@ -147,9 +153,9 @@ class DeviceSubmission:
         return None
 
     def _may_have_run(self, error: QpuError) -> bool:
-        """Whether to search for the job on the device after an unanswered submission.
+        """Return whether to search the device for the job after an unanswered submission.
 
-        :raises InputError: if the device cannot search, and the job must not run twice
+        :raises InputError: if the device cannot find jobs, and the job must not run twice
         """
         recovery = self._device_jobs.recovery
         if recovery is Recovery.BY_TAG:
@@ -161,7 +167,7 @@ class DeviceSubmission:
     def _kept(self, job_id: str) -> str:
         if self._device_jobs.recovery is Recovery.AGAIN:
             return job_id
-        # The vendor's id is on disk before anything else is done with the job.
+        # the vendor's id is on disk before the service uses it
         written(lambda: self._store.progress.submitted(self._job.number, job_id))
         return job_id
 

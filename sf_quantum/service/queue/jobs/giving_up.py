@@ -10,8 +10,8 @@ from sf_quantum.errors import InputError, QpuError
 from sf_quantum.protocol.tasks import NotAccepted
 from sf_quantum.service.device.interface import DeviceJobs
 
-# Share of the device's `give_up_seconds`: greatest age of an answer to another request
-# that shows that the device answers, and longest pause between requests.
+# fraction of the device's `give_up_seconds`: maximum age of a response to another request
+# that shows that the device responds, and longest pause between requests
 _RECENT = 0.25
 
 
@@ -38,8 +38,8 @@ class Hope:
 
     def __init__(self, device_jobs: DeviceJobs) -> None:
         self._device_jobs = device_jobs
-        # Start of the time in which the job is to end, and of the time in which all
-        # requests about it have failed.
+        # when the job began to be due to end, and since when all requests about it have
+        # failed
         self._to_end_since: float | None = None
         self._failing_since: float | None = None
 
@@ -50,14 +50,16 @@ class Hope:
     def check(
         self, error: QpuError | InputError | None, state: str, *, is_to_end: bool
     ) -> None:
-        """Give the job up after ``give_up_seconds`` without an end or an answer about it.
+        """Give the job up if it does not end, or all requests about it fail, for too long.
 
-        A job that is to end is given up regardless of the device's answers. Any other job is
-        given up only if the device answers other requests meanwhile: the service waits for a
-        device that answers no requests.
+        The limit is the device's ``give_up_seconds``. A job that is to end is given up even
+        if the device responds. Any other job is given up only if requests about it fail while
+        the device responds to other requests: if the device does not respond at all, the
+        service waits for the device.
 
         :param error: error of the latest request about the job; ``None`` if it succeeded
         :param state: latest state of the job on the device
+        :param is_to_end: whether the job was cancelled, or has run for too long
         :raises Hopeless: if the job is given up
         """
         now, seconds = time.monotonic(), self._device_jobs.give_up_seconds
@@ -66,7 +68,7 @@ class Hope:
             if now - self._to_end_since >= seconds:
                 why = error or f"the vendor says that it is {state}"
                 raise Hopeless(f"{seconds:g} s after it was to end: {why}")
-        if isinstance(error, NotAccepted):  # the device was not asked about the job
+        if isinstance(error, NotAccepted):  # the device was not queried about the job
             return
         if error is None:
             self._failing_since = None
@@ -79,7 +81,7 @@ class Hope:
 
 
 def abandon(device_jobs: DeviceJobs, job_id: str | None, *, cancel: bool) -> None:
-    """Let the device forget a job that is given up.
+    """Tell the device's client that a job is given up.
 
     :param job_id: id of the job on the device, if known
     :param cancel: whether the job must be cancelled first

@@ -24,14 +24,14 @@ from sf_quantum.service.queue.jobs.job_states import (
 from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.leases.lease_table import LeaseTable
 
-# Number of jobs that end with their lease before other requests have their turn.
+# number of a lease's jobs that are changed before the event loop serves other requests
 DONE_AT_ONCE = 50
-# Pause before the disk is read again, while a write is in progress.
+# pause before the disk is read again, while a write is in progress
 WRITE_SECONDS = 0.1
 
 
 class JobControl:
-    """Carries out what users and leases do to jobs; belongs to the event loop's thread."""
+    """Changes jobs for users and leases; belongs to the event loop's thread."""
 
     def __init__(self, table: JobTable, leases: LeaseTable) -> None:
         self.table = table
@@ -48,9 +48,9 @@ class JobControl:
         *,
         is_stored: bool = False,
     ) -> tuple[Job, bool]:
-        """Add a job; it is on disk when this returns.
+        """Add a job; the job is on disk when this returns.
 
-        The write is queued before the first ``await``, and so precedes the write of the
+        The write is queued before the first ``await``, and so precedes a later write of the
         lease's end.
 
         :param is_stored: see :meth:`.StoredJobs.add`
@@ -65,7 +65,8 @@ class JobControl:
         checked_for = fitting(self.table.device.description)
         counted = lease.user, lease.job_class, len(submission.payload)
         self.table.counts.take(*counted)
-        # A callback, since a cancelled caller must not leave a job that is only on disk.
+        # In a callback, since the job must be added to the table even if the caller is
+        # cancelled.
         cancelling: list[asyncio.Task[None]] = []
 
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
@@ -100,7 +101,7 @@ class JobControl:
             await asyncio.wait([adding])
 
     async def settled(self, number: int) -> None:
-        """Wait for the end of a job's cancellation; refuse with 503 if it takes too long."""
+        """Wait until a job is not being cancelled; refuse with 503 if this takes too long."""
         live = self.table.get(number)
         if live is None or live.interruption is None or not live.interruption.cancels:
             return
@@ -129,14 +130,14 @@ class JobControl:
                 await asyncio.wrap_future(
                     self._store.progress.cancel_waiting(number, note)
                 )
-                # The job's submission may be on disk without having been noticed yet.
+                # the job may just have been written, and not be in the table yet
                 if self._adding:
                     await asyncio.wait([*self._adding.values()])
                 if self.table.get(number) is None:
                     return
             elif isinstance(live.state, Dispatched):
-                # Written first, since the service may die before the device has stopped
-                # the job.
+                # written first, since the service may die before the device has stopped the
+                # job
                 await asyncio.wrap_future(
                     self._store.progress.note_cancellation(number, note)
                 )
@@ -147,7 +148,7 @@ class JobControl:
             elif isinstance(live.state, Queued) or live.ends_with_lease:
                 await self._cancel_queued(live, interruption)
                 return
-            else:  # another cancellation is being written, with or without a worker
+            else:  # another cancellation is being written
                 await live.moved.wait()
 
     async def _cancel_queued(self, live: LiveJob, interruption: Interruption) -> None:
@@ -158,8 +159,8 @@ class JobControl:
                 self._store.progress.cancel_waiting(live.number, note)
             )
         except sqlite3.Error:
-            # the end of its lease cancels the job on disk; the lease of a quality job
-            # occupies no vQPU and does not accept jobs either
+            # If the lease accepts no more jobs, its end cancels the job on disk. The lease of
+            # a quality job never accepts jobs, and its end cancels no job.
             accepted = self._leases.accepting(live.entry.lease) is not None
             if accepted or live.entry.job_class == "quality":
                 table.restored(live)
@@ -169,12 +170,15 @@ class JobControl:
         table.cancelled(live)
 
     def _move_to_lease(self, number: int) -> list[asyncio.Task[None]]:
-        """Move a job to its lease on disk; return its cancellation if that has ended."""
+        """Move a job to the lease that it has on disk, or cancel it if that lease has ended.
+
+        :returns: the task of the cancellation, if there is one
+        """
         job, live = self._store.jobs.get(number), self.table.get(number)
         ended = Interruption(Cause.CANCELLATION, lease_end=RELEASED)
         if job is None or job.final:
             if live is not None and isinstance(live.state, Queued):
-                # cancelled on disk by the end of the lease to which the job was moved
+                # the end of the lease to which the job was moved has cancelled it on disk
                 self.table.withdrawn(live, ended)
                 self.table.cancelled(live)
             return []
@@ -190,16 +194,16 @@ class JobControl:
     # events of leases
 
     async def lease_granted(self, lease_id: str) -> None:
-        """Make the jobs that waited with a lease pending."""
+        """Make the jobs pending that waited with a lease."""
         while waiting := self.table.waiting_with(lease_id):
             for live in [*islice(waiting.values(), DONE_AT_ONCE)]:
                 self.table.lease_granted(live)
             await asyncio.sleep(0)
 
     def interrupt_lease(self, lease_id: str, end: LeaseEnd) -> list[LiveJob]:
-        """Interrupt the jobs of a lease that accepts no more jobs.
+        """Interrupt the jobs of a lease that accepts no more jobs, and return these jobs.
 
-        The caller cancels the queued jobs on disk, then calls :meth:`end_lease`.
+        The caller then cancels the queued jobs on disk, and calls :meth:`end_lease`.
         """
         interruption = Interruption(Cause.LEASE_END, lease_end=end)
         queued = self.table.queued_under(lease_id)
@@ -213,12 +217,15 @@ class JobControl:
         return queued + running
 
     async def end_lease(self, lease_id: str, interrupted: Collection[LiveJob]) -> None:
-        """Forget the queued jobs of an ended lease; wait for its jobs on the device."""
+        """End the queued jobs of an ended lease, and wait for the end of its other jobs.
+
+        :param interrupted: jobs that :meth:`interrupt_lease` returned
+        """
         for index, live in enumerate(interrupted):
             if index % DONE_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if isinstance(live.state, Dispatched):
                 await live.until(Done, worker.INTERRUPT_SECONDS)
-            # Another submission may have moved the job to another lease.
+            # another submission may have moved the job to another lease
             elif live.ends_with_lease and live.entry.lease == lease_id:
                 self.table.cancelled(live)

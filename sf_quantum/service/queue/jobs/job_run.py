@@ -1,4 +1,4 @@
-"""One run of a job on the device: its attempt, and the writes about it."""
+"""One run of a job: its attempt on the device, and the writes to disk about the attempt."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JobRun:
     """A run of a job that the worker has taken; belongs to the event loop's thread.
 
     :param slice_seconds: see :class:`.Attempt`
-    :param max_losses: number of endings by the vendor at which a job fails
+    :param max_losses: number of losses at the vendor after which a job fails
     """
 
     def __init__(
@@ -58,15 +58,14 @@ class JobRun:
         self._live = live
         self._slice_seconds = slice_seconds
         self._max_losses = max_losses
-        # writes that the device runs the job
+        # the task that writes that the device runs the job
         self._starting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run the job until the end of the attempt is on disk, or left to the next service."""
+        """Run an attempt until its end is on disk, or the job is left to the next service."""
         live, number = self._live, self._live.number
         if self._device.jobs.recovery is Recovery.AGAIN:
-            # The attempt is on disk before the device has the job, so that no attempt goes
-            # unrecorded.
+            # on disk before the device has the job, so that no attempt is unrecorded
             job = await _written(lambda: self._store.progress.start(number))
         elif (stored := self._store.jobs.get(number)) is None:
             raise RuntimeError(f"job {number} is not on disk")
@@ -76,8 +75,8 @@ class JobRun:
             self._table.attempt_ended(live, job, 0.0)
             return
         if (former := _interruption(job)) is not None:
-            # The previous service may not have interrupted the job on the device. A
-            # cancellation also takes precedence over the closing of the QPU.
+            # The previous service may have died before it interrupted the job on the device.
+            # A cancellation also takes precedence if the QPU was closed meanwhile.
             live.interrupt(former)
         attempt = self._begin(job)
         if job.state == "Running":
@@ -153,7 +152,7 @@ class JobRun:
         return ended, _with_timing(started, ended, ended.outcome.result).whole
 
     def _unless_lost(self, ended: Ended) -> Ended:
-        """Have a job run again if the vendor has ended it, unless that happens too often."""
+        """Run a job again if the vendor has lost it, unless this has happened too often."""
         live, outcome = self._live, ended.outcome
         if outcome.lost is None or live.interruption is not None:
             return ended
@@ -181,7 +180,7 @@ class JobRun:
         if not settled.final and interruption is not None:
             if (
                 interruption.cancels
-            ):  # it was cancelled while its return to the queue was written
+            ):  # the job was cancelled while its return to the queue was written
                 note = interruption.note()
                 settled = await _written(
                     lambda: self._store.progress.cancel_waiting(number, note)
@@ -191,8 +190,8 @@ class JobRun:
                 times = self._live.started or now, now
                 cause = interruption.cause
                 table.observations.attempt_interrupted(job.job_class, cause, *times)
-        # The policy, like the accounting, does not count an interrupted slice: the slice
-        # has no result, and its user would wait longer because of the interruption.
+        # Neither the accounting nor the policy charges an interrupted slice: it has no
+        # result, and its charge would delay the user's next jobs.
         lost = 0.0 if settled.final else ended.last[0]
         table.attempt_ended(self._live, settled, ended.spent - lost)
 
@@ -236,7 +235,7 @@ class JobRun:
 
 
 def _interruption(job: Job) -> Interruption | None:
-    """Return why the previous service was interrupting a job."""
+    """Return how the previous service was interrupting a job; ``None`` if it was not."""
     if job.cancelling is not None:
         return CANCELLED
     return None if job.interrupting is None else Interruption(Cause.RESTART)

@@ -17,15 +17,16 @@
               v                                          v               |
              Done <--------------------------------------+---------------+
 
-A job is interrupted by a pre-emption, a cancellation, the end of its lease, the closing of
-the QPU, the stop of the service or a loss at the device's vendor. The service also completes
-an interruption that the previous service had begun. A cancellation takes precedence.
+A ``Taken``, ``Starting`` or ``Running`` job is interrupted by a pre-emption, a cancellation,
+the end of its lease, the closing of the QPU, the stop of the service or a loss at the
+device's vendor. The service also completes an interruption that the previous service had
+begun. A cancellation takes precedence over other reasons.
 
 A ``Withdrawn`` job is ``Waiting`` again if its cancellation could not be written, or if the
-job was moved to another lease before the end of its own lease was on disk. A ``Waiting`` job
-becomes ``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous
-service that may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` is the whole
-table.
+job was moved to another lease before the end of its previous lease was on disk. A ``Waiting``
+job becomes ``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous
+service that may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` lists all
+transitions.
 
 Jobs that are on the device when the service is killed continue there, are queued again, fail
 or are cancelled: see :func:`~sf_quantum.service.store.recovery.recover`.
@@ -46,13 +47,13 @@ from sf_quantum.service.queue.jobs.attempt import Attempt
 from sf_quantum.service.queue.machine import Machine
 from sf_quantum.service.scheduling.work import PendingJob
 
-# Properties of a device against which jobs are checked: kinds of jobs, numbers of qubits and
-# shots, and qubits out of service.
+# Properties of a device that a job must fit: kinds of jobs, number of qubits, maximum number
+# of shots, and qubits out of service. If they change, jobs are checked again.
 Fitting: TypeAlias = tuple[tuple[Kind, ...], int, int | None, frozenset[int]]
 
 
 def fitting(description: Description) -> Fitting:
-    """Return the properties of a device against which jobs are checked."""
+    """Return the properties of a device that a job must fit."""
     return (
         description.kinds,
         description.qubits,
@@ -67,11 +68,11 @@ class State:
 
 @dataclass(frozen=True)
 class Done(State):
-    """On disk as ``Completed``, ``Failed`` or ``Cancelled``; no longer in memory."""
+    """On disk as ``Completed``, ``Failed`` or ``Cancelled``; not in the job table."""
 
 
 class Undispatched(State):
-    """Not taken by the worker."""
+    """Not taken by the worker, so certainly not on the device."""
 
     def withdrawn(self, interruption: Interruption) -> Withdrawn:
         return Withdrawn(interruption)
@@ -119,7 +120,7 @@ class Pending(Queued):
 
 
 class Dispatched(State):
-    """Taken by the worker, but perhaps not submitted; the attempt's end is not on disk."""
+    """Taken by the worker, but perhaps not yet submitted; the attempt's end is not on disk."""
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
         raise NotImplementedError
@@ -129,7 +130,7 @@ class Dispatched(State):
 
 
 class Stage(Dispatched):
-    """A stage of an attempt that nothing has interrupted."""
+    """A stage of an attempt that has not been interrupted."""
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
         return Interrupted(interruption, self)
@@ -137,7 +138,7 @@ class Stage(Dispatched):
 
 @dataclass(frozen=True)
 class Taken(Stage):
-    """Taken by the worker, which is reading the job, or recording its start on disk.
+    """Taken by the worker, which reads the job, or writes its start to disk.
 
     :param recovered: whether the previous service may have given the job to the device
     """
@@ -171,18 +172,18 @@ class Running(Stage):
 
 @dataclass(frozen=True)
 class Interrupted(Dispatched):
-    """Being interrupted on the device, or having its next state written to disk.
+    """Being interrupted on the device; or interrupted, and the next state is being written.
 
-    :param stage: stage that the attempt has reached
+    :param stage: stage that the attempt had reached, or has reached despite the interruption
     """
 
     interruption: Interruption
     stage: Stage
 
     def interrupted(self, interruption: Interruption) -> Interrupted:
-        """Return this state, with the new interruption if that takes precedence."""
+        """Return this state, with the new interruption if it takes precedence."""
         cause = interruption.cause
-        # a service stop and the closing of the QPU do not wait for a pre-empted slice
+        # a pre-empted slice may finish, unless the service stops or the QPU is closed
         must_end = cause in (Cause.SERVICE_STOP, Cause.QPU_CLOSED)
         cuts_pause = self.interruption.cause is Cause.PREEMPTION and must_end
         if cuts_pause or (interruption.cancels and not self.interruption.cancels):
@@ -212,11 +213,12 @@ TRANSITIONS: Mapping[type[State], frozenset[type[State]]] = {
 class LiveJob(Machine[State]):
     """A job that has not ended.
 
-    :param checked_for: properties of the device against which the job was checked;
-        ``None`` after a restart
+    :param checked_for: properties of the device for which the job was checked; ``None``
+        after a restart
     :ivar counted: id of the lease under which the estimator of waits counts the job;
-        ``None``: not counted yet
-    :ivar losses: number of losses at the vendor, for example with the vendor's lease
+        ``None`` if it does not count the job yet
+    :ivar losses: number of times that the vendor has lost the job, for example because the
+        vendor's lease ended
     :ivar is_left: whether the worker has ended, so the job stays in its state
     """
 
@@ -250,7 +252,7 @@ class LiveJob(Machine[State]):
 
     @property
     def stage(self) -> Stage | None:
-        """The stage that the attempt has reached, interrupted or not."""
+        """The stage that the attempt has reached, even if it is interrupted."""
         state = self.state
         if isinstance(state, Interrupted):
             return state.stage
@@ -266,12 +268,12 @@ class LiveJob(Machine[State]):
         return self.stage.started if isinstance(self.stage, Running) else None
 
     def begin(self, attempt: Attempt) -> None:
-        """Note that the attempt begins, interrupted or not."""
+        """Note that the attempt begins, even if it is interrupted."""
         if isinstance(stage := self.stage, Taken):
             self._advance(stage.begun(attempt))
 
     def see_running(self, started: float | None) -> None:
-        """Note that the device runs the job, unless that is known already."""
+        """Note that the device runs the job; does nothing if this has been noted."""
         if isinstance(stage := self.stage, Starting):
             self._advance(stage.seen_running(started))
 
@@ -280,7 +282,7 @@ class LiveJob(Machine[State]):
         self.move(state.advanced(stage) if isinstance(state, Interrupted) else stage)
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt the attempt; a cancellation replaces another reason."""
+        """Interrupt the attempt; of several interruptions, a cancellation takes precedence."""
         before = self.expect(Dispatched)
         after = before.interrupted(interruption)
         if after is not before:
@@ -292,16 +294,18 @@ class LiveJob(Machine[State]):
             self.attempt.leave()
 
     def leave(self) -> None:
-        """Leave the job to the next service in its state, and wake all who wait for a move."""
+        """Leave the job to the next service in its state; wake all that wait for a move."""
         self.is_left = True
         self.wake()
 
     async def until(
         self, kinds: type[State] | tuple[type[State], ...], seconds: float
     ) -> bool:
-        """Wait until the job is in a state of these kinds, and return whether it is.
+        """Wait until the job is in a state of these kinds.
 
-        The wait also ends when the job is left to the next service.
+        The wait also ends after some seconds, and if the job is left to the next service.
+
+        :returns: whether the job is in such a state
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -311,7 +315,7 @@ class LiveJob(Machine[State]):
 
 
 def device_state(on_device: Iterable[LiveJob]) -> Literal["busy", "waiting"] | None:
-    """Return the state of a device with these jobs; ``None`` if it has none."""
+    """Return the state of a device with these jobs; ``None`` if it has no submitted job."""
     stages = [live.stage for live in on_device]
     if any(isinstance(stage, Running) for stage in stages):
         return "busy"

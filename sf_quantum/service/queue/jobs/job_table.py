@@ -40,7 +40,7 @@ from sf_quantum.service.store.store import Store
 class JobTable:
     """The live jobs of one device; belongs to the event loop's thread.
 
-    The table passes all events of jobs to policy, estimator, counts and observations.
+    The table reports all events of jobs to policy, estimator, counts and observations.
 
     :ivar on_device: jobs that the worker has taken; all but the first wait in the
         vendor's queue
@@ -67,7 +67,7 @@ class JobTable:
         self.changed = asyncio.Event()
         self._leases = leases
         self._jobs: dict[int, LiveJob] = {}
-        # Waiting jobs by the id of their lease, then by number.
+        # waiting jobs by the id of their lease, then by number
         self._waiting: defaultdict[str, dict[int, LiveJob]] = defaultdict(dict)
 
     def __iter__(self) -> Iterator[LiveJob]:
@@ -77,16 +77,16 @@ class JobTable:
         return self._jobs.get(number)
 
     def waiting_with(self, lease_id: str) -> Mapping[int, LiveJob]:
-        """The jobs that wait with a lease, by number, in their order."""
+        """Return the jobs that wait with a lease, by number, in ascending order."""
         return self._waiting.get(lease_id, {})
 
     def queued_under(self, lease_id: str) -> list[LiveJob]:
-        """The waiting and pending jobs of a lease."""
+        """Return the waiting and pending jobs of a lease."""
         pending = [self._jobs[number] for number in self.pending.of_lease(lease_id)]
         return [*self.waiting_with(lease_id).values(), *pending]
 
     def busy(self, lease_id: str) -> bool:
-        """Whether a lease has jobs that wait or run."""
+        """Return whether a lease has waiting, pending or running jobs."""
         runs = any(live.entry.lease == lease_id for live in self.on_device)
         return (
             runs or lease_id in self._waiting or bool(self.pending.of_lease(lease_id))
@@ -95,13 +95,13 @@ class JobTable:
     # events
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
-        """A job is on disk that is new or left by the previous service."""
+        """A new job, or a job of the previous service, is on disk and not on the device."""
         live = self._new(job, checked_for)
         self._place(live)
         return live
 
     def recovered(self, job: Job) -> None:
-        """A job of the previous service may be on the device, even if its lease waits."""
+        """A job of the previous service is on disk and may be on the device."""
         live = self._new(job)
         self._count(live)
         self._taken(live, live.expect(Waiting).recovered())
@@ -130,7 +130,7 @@ class JobTable:
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
         entry = live.entry
-        if isinstance(live.state, Dispatched):  # its use is charged to the new lease
+        if isinstance(live.state, Dispatched):  # charge the new lease for the job
             self.policy.ended(entry, 0.0)
             entry.move_to(lease)
             self.policy.began(entry)
@@ -142,11 +142,12 @@ class JobTable:
             live.move(live.state.moved())
         if isinstance(live.state, Waiting):
             self._place(live)
-        elif live.ends_with_lease:  # on disk, the job has the new lease
+        # its previous lease is ending, but on disk the job belongs to the new lease
+        elif live.ends_with_lease:
             self.restored(live)
 
     def take(self) -> LiveJob | None:
-        """Take the job that runs next for the device."""
+        """Take the job that the device runs next; return ``None`` if no job may start."""
         if (entry := self.pending.pop()) is None:
             return None
         live = self._jobs[entry.number]
@@ -156,7 +157,7 @@ class JobTable:
     def attempt_ended(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
         """The end of an attempt is on disk.
 
-        :param qpu_seconds: modelled seconds that are charged for the attempt
+        :param qpu_seconds: QPU seconds that are charged for the attempt
         """
         live.entry.seconds = self._seconds_left(job)
         self.estimator.ended(live.entry, completed=job.state == "Completed")
@@ -172,7 +173,7 @@ class JobTable:
             self._leases.touch(live.entry.lease)
 
     def replace_device(self, device: Device) -> None:
-        """Have another device run the pending jobs, whose durations may change."""
+        """Have another device run the pending jobs, and estimate their durations again."""
         self.device = device
         for entry in self.pending.order():
             self.pending.remove(entry.number)
@@ -190,7 +191,7 @@ class JobTable:
         return self.device.elapsed_seconds(cost)
 
     def _place(self, live: LiveJob) -> None:
-        """Have a job wait with its lease, or make it pending if the lease is held."""
+        """Make a job wait with its lease, or make it pending if the lease does not wait."""
         lease = self._leases.accepting(live.entry.lease)
         if lease is not None and lease.jobs_wait:
             self._waiting[live.entry.lease][live.number] = live
@@ -209,7 +210,7 @@ class JobTable:
         return live
 
     def _count(self, live: LiveJob) -> None:
-        """Have the estimator count a job once, under its current lease."""
+        """Make the estimator count a job under its current lease, and under no other lease."""
         if live.counted is None:
             self.estimator.submitted(live.entry)
         elif live.counted != live.entry.lease:

@@ -1,4 +1,4 @@
-"""The results of a job's circuits or BQMs on disk: those of finished slices, or all."""
+"""The results of a job's circuits or BQMs on disk: of finished slices, or of the whole job."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NEXT = re.compile(r"\s*,?\s*")
 
 
 def finished(store: Store, number: int, first: int, most: int) -> list[str]:
-    """Read counts or sample sets from an index on, each as a line of JSON; blocks.
+    """Read the counts or sample sets of circuits or BQMs, each as a line of JSON; blocks.
 
-    :param first: index of the first circuit or BQM
+    :param first: index of the first circuit or BQM to read
     :param most: number of characters after which no further line is added
     """
     lines: list[str] = []
@@ -33,14 +33,14 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
 
 
 def _all(store: Store, number: int, first: int) -> Iterator[str]:
-    """Yield the result of each circuit or BQM; empty texts for slices before the first."""
+    """Yield the result of each circuit or BQM; empty texts for slices before ``first``."""
     if (whole := store.jobs.result(number)) is not None:
         yield from _read(whole)
         return
     passed = 0
     for part, info in enumerate(store.slices.infos(number)):
-        # A slice without these numbers has part of the shots of every item, so no item
-        # is finished.
+        # a slice without a number of items has part of the shots of each item, so no item
+        # has finished
         several = info.get("circuits", info.get("problems"))
         if (several := count(several)) is None:
             return
@@ -49,12 +49,12 @@ def _all(store: Store, number: int, first: int) -> Iterator[str]:
             yield from [""] * several
         elif (text := store.slices.text(number, part)) is not None:
             yield from _read(text)
-        else:  # the slices have been merged meanwhile
+        else:  # the job has ended meanwhile, and its slices were merged and deleted
             return
 
 
 def _read(text: str) -> Iterator[str]:
-    """Split a result, mostly without parsing, which would hold up other threads."""
+    """Split a result, if possible without parsing, which would delay other threads."""
     if (sets := _SETS.match(text)) is not None:
         yield from _sample_sets(text, sets.end())
         return
@@ -67,7 +67,7 @@ def _read(text: str) -> Iterator[str]:
         yield from map(json.dumps, counters)
         return
     place = start.end()
-    # the counts of bit strings have no other brackets
+    # counts by bit string contain no further braces
     while text.startswith("{", place) and (end := text.find("}", place) + 1):
         yield text[place:end]
         if not start[1]:
@@ -77,7 +77,7 @@ def _read(text: str) -> Iterator[str]:
 
 
 def _sample_sets(text: str, place: int) -> Iterator[str]:
-    """Split a list of sample sets by parsing one at a time."""
+    """Split a list of sample sets, by parsing one sample set at a time."""
     decoder = json.JSONDecoder()
     while text.startswith("{", place):
         _, end = decoder.raw_decode(text, place)

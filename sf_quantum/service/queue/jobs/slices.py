@@ -1,7 +1,7 @@
 """The slices of a job: how many shots each has, and which part of the job it runs.
 
-A slice of several circuits or BQMs has some of them with all their shots; a slice of any
-other job has part of its shots.
+If a job has several circuits or BQMs (a batch), each slice runs some of them with all their
+shots. A slice of any other job runs part of the job's shots.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from sf_quantum.samplers.defaults import SEEDS
 from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.domain.jobs import Job, Kind, Size
 
-# Largest fraction of a slice's time that its set-up may take: if set-up dominated, slices
-# would cost more than they save
+# Largest fraction of a slice's time that its set-up may take; otherwise the job is not
+# sliced, since slices would cost more time than they save.
 MOST_SETUP = 0.2
 
 
 class Slices:
     """The slices of one attempt, from the job's first slice that has not finished.
 
-    :param slice_seconds: longest time that a slice should take; ``None``: no slices
+    :param slice_seconds: longest time that a slice should take; ``None``: the job is not
+        sliced
     :param is_fixed: whether the first slice may be on the device, and so stays unchanged
-    :ivar number: index of the current slice, including those of previous attempts
-    :ivar shots: shots of the current slice; summed over its circuits or BQMs, if several
-    :ivar all_shots: shots of the job, summed likewise
-    :ivar left: shots that are not on disk, summed likewise
+    :ivar number: index of the current slice; slices of previous attempts are included
+    :ivar shots: shots of the current slice; for a batch, in total over its items
+    :ivar all_shots: shots of the job; for a batch, in total over its items
+    :ivar left: shots of the slices that are not on disk, including the current slice
     :ivar batch: the circuits or BQMs, if there are several
     """
 
@@ -51,12 +52,12 @@ class Slices:
         self.shots = self._first_shots()
 
     def have_size(self, size: Size) -> None:
-        """Cut the job again, now with the size of its payload."""
+        """Cut the job into slices again, now that the size of its payload is known."""
         self._size = size
         self.shots = self._first_shots()
 
     def are_of(self, batch: Batch, done: int) -> None:
-        """Cut the job again, into circuits or BQMs.
+        """Cut the job into slices again, now by circuits or BQMs.
 
         :param done: number of circuits or BQMs whose results are on disk
         """
@@ -66,7 +67,7 @@ class Slices:
         self.shots = self._first_shots()
 
     def next(self) -> None:
-        """Continue with the next slice, since the current slice is on disk."""
+        """Continue with the next slice; the current slice is on disk."""
         self.left -= self.shots
         self.number += 1
         self.shots = self._next_shots()
@@ -79,9 +80,10 @@ class Slices:
 
     @property
     def shots_on_disk(self) -> int:
-        """The shots of the current slice, as recorded on disk.
+        """The number of shots that is stored for the current slice.
 
-        For a batch, the shots per circuit or BQM times the slice's share of the batch.
+        The numbers of all slices add up to the job's shots. For a batch, the number is thus
+        the shots per item times the slice's fraction of the batch.
         """
         done = self.all_shots - self.left
         before, after = (
@@ -101,11 +103,11 @@ class Slices:
 
     @property
     def is_short(self) -> bool:
-        """Whether the job fits in a slice, so that loops are pre-empted between two jobs."""
+        """Whether the job fits in one slice, so pre-empting jobs can wait for its end."""
         most = self._slice_seconds
         if most is None or (self._job.kind != "circuit" and self.batch is None):
             return False
-        # the parameters do not contain the number of circuits or BQMs of a batch
+        # not the cost by the parameters alone: they do not contain the size of a batch
         cost = self._device.cost(self._job.parameters).qpu_seconds
         whole = Cost(max(cost, self._job.model_seconds))
         elapsed = self._device.elapsed_seconds(whole)
@@ -130,14 +132,14 @@ class Slices:
 
     def _first_shots(self) -> int:
         if self._is_fixed:
-            # the slice stays unchanged, even if the expected time of a shot has changed
+            # unchanged even if the expected time of a shot has changed
             return self._job.slice_shots or self.left
         return self._next_shots()
 
     def _next_shots(self) -> int:
         """Return the shots of the next slice; the remaining slices have equal lengths."""
         job = self._job
-        # the parameters alone do not give the cost of circuits and photonic experiments
+        # the cost of circuits and photonic experiments also depends on their content
         whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
         parts, each = job.shots, 1
         if self.batch is not None:
@@ -145,7 +147,8 @@ class Slices:
         if self.batch is not None and job.kind == "problem":
             most = self._most_problems(parts)
         else:
-            # The computing time of a sequence does not depend on the number of shots.
+            # without them, the payload is a sequence, whose computing time does not depend on
+            # the number of shots
             by_parts = self._size is not None or self.batch is not None
             computed = job.compute_seconds if by_parts else 0.0
             most = slice_parts(
@@ -160,7 +163,7 @@ class Slices:
         return each * math.ceil(left / math.ceil(left / most))
 
     def _most_problems(self, problems: int) -> int:
-        """Return how many BQMs a slice may have; each BQM has its own set-up."""
+        """Return the maximum number of BQMs in a slice; each BQM has its own set-up."""
         if self.one_by_one:
             return 1
         job = self._job
@@ -173,10 +176,11 @@ class Slices:
 
 @dataclass(frozen=True)
 class Batch:
-    """Several circuits or a list of BQMs, which slices divide among them.
+    """Several circuits or BQMs, which are distributed over slices.
 
-    :param each: the circuits or BQMs, or the values of the program's parameters
-    :param program: program with parameters; ``None`` without one
+    :param each: the circuits or BQMs; if there is a program, the values of its parameters
+        for each circuit
+    :param program: circuit with parameters; ``None`` if each circuit has its own program
     :param what: kind of the items, ``circuits`` or ``problems``
     """
 
@@ -193,7 +197,7 @@ class Batch:
 
     @classmethod
     def read(cls, payload: str) -> Self | None:
-        """Read circuits; ``None`` if there is only one."""
+        """Read a payload of circuits; ``None`` if there is only one circuit."""
         content = json.loads(payload)
         program = None
         if isinstance(content, dict):
@@ -222,11 +226,11 @@ def slice_parts(
     parts: int | None = None,
     size: Size | None = None,
 ) -> int:
-    """Return how many parts a slice of a job may have; all parts if the job is not sliced.
+    """Return the maximum number of parts in a slice; all parts if the job is not sliced.
 
-    :param cost: cost of the whole job, if higher than its parameters and size imply
-    :param parts: number of parts, which take equally long; by default, the job's shots
-    :param size: size of the payload, if its computing time depends on the shots
+    :param cost: cost of the whole job, if it is higher than parameters and size imply
+    :param parts: number of parts of the job, which take equally long; by default, its shots
+    :param size: size of the payload, if the computing time depends on the number of shots
     """
     shots = shots_of(parameters)
     parts = parts or shots
@@ -245,7 +249,7 @@ def slice_parts(
 
 
 def _seed(job: Job, part: int) -> int | None:
-    """Return the seed of a slice; slices with the job's seed would repeat the same samples."""
+    """Return a slice's own seed; with the job's seed, all slices would have equal samples."""
     seed = job.parameters.get("seed")
     if seed is None or part == 0:
         return seed

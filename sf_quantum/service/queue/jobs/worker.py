@@ -21,18 +21,21 @@ from sf_quantum.service.queue.jobs.job_table import JobTable
 from sf_quantum.service.queue.observations import DeviceState
 
 logger = logging.getLogger(__name__)
-# Longest wait for the device to interrupt a job.
+# longest wait for the device to interrupt a job
 INTERRUPT_SECONDS = 5.0
-# Longest wait for the device to interrupt all its jobs when the service stops.
+# longest wait for the device to interrupt all its jobs when the service stops
 STOP_SECONDS = 8.0
 
 
 class Worker:
-    """Runs one job at a time; belongs to the event loop's thread.
+    """Keeps the device supplied with jobs; belongs to the event loop's thread.
+
+    A device runs one job at a time. A vendor's queue may hold further jobs.
 
     :ivar stopping: whether the service is stopping, and so starts no job
-    :ivar none_may_start: whether no pending job could start when the worker last looked
-    :ivar between_jobs: lock that is held while a job runs or the device is replaced
+    :ivar none_may_start: whether no pending job could start when the worker last tried
+    :ivar between_jobs: lock that is held while jobs are on the device, or the device is
+        being replaced
     :ivar finished: set when the worker has ended
     """
 
@@ -65,7 +68,7 @@ class Worker:
         return "held" if self.none_may_start and len(table.pending) > 0 else "idle"
 
     def start(self) -> None:
-        """Resume the unfinished jobs of the previous service."""
+        """Add the unfinished jobs of the previous service to the table."""
         for job in self.table.store.jobs.live():
             if job.device is None:
                 self.table.added(job)
@@ -73,7 +76,7 @@ class Worker:
                 self.table.recovered(job)
 
     def stop(self, drain_seconds: float) -> None:
-        """Start no more jobs, and interrupt the jobs on the device after a while."""
+        """Start no more jobs, and interrupt the jobs on the device after some seconds."""
         self.stopping = True
         self._ends_by = time.monotonic() + drain_seconds + STOP_SECONDS
         self.table.changed.set()
@@ -117,7 +120,8 @@ class Worker:
     async def _let_end(self, runs: set[asyncio.Task[None]]) -> None:
         """Wait for the runs in progress when the service stops, for a limited time.
 
-        For a job that is with the vendor, all that the next service needs is on disk.
+        A job that is still on the device then is left to the next service, which finds all
+        that it needs on disk.
         """
         while runs:
             left = max(0.0, self._ends_by - time.monotonic())
@@ -139,7 +143,7 @@ class Worker:
         if on_device:
             attempt = on_device[-1].attempt
             if attempt is None or not attempt.submitted:
-                return None  # the next job could overtake this one
+                return None  # the next job could overtake the last job
         else:
             await self.between_jobs.acquire()
         live = self.table.take() if self.may_start else None
@@ -166,7 +170,7 @@ class Worker:
     # pre-emption and closing
 
     def _preempt(self) -> None:
-        """Take back the jobs on the device that the next pending job pre-empts."""
+        """Interrupt the jobs on the device that the next pending job pre-empts."""
         table = self.table
         if not table.on_device or not self.may_start or self._is_taking_back:
             return
@@ -176,13 +180,13 @@ class Worker:
             self.take_back(jobs, Interruption(Cause.PREEMPTION, first.job_class))
 
     def take_back(self, jobs: Sequence[LiveJob], interruption: Interruption) -> None:
-        """Interrupt jobs on the device, the last job first, so that none of them starts."""
+        """Interrupt jobs on the device, the last job first, so no job starts meanwhile."""
         pausing = [
             live
             for live in jobs
             if live.attempt is not None and live.attempt.lets_slice_finish(interruption)
         ]
-        for live in pausing:  # immediately, so that no other slice is submitted
+        for live in pausing:  # immediately, so that no further slice is submitted
             live.interrupt(interruption)
         others = [live for live in jobs if live not in pausing]
         if len(others) < 2 or self._is_taking_back:
