@@ -18,7 +18,7 @@ from sf_quantum.service.queue.leases.slurm_jobs import OwnCluster
 
 
 def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) -> str:
-    """Return the user of a lease; refuse with 403 a user who may not have one.
+    """Return the user of a lease; refuse with 403 if the user may not have a lease.
 
     Only root and admins may request a lease for others.
     """
@@ -63,7 +63,7 @@ def check_priority(
 def with_share(
     settings: ServiceSettings, user: str, request: LeaseRequest
 ) -> LeaseRequest:
-    """Add the user's project, whose share the lease uses; refuse other projects with 403."""
+    """Add the project whose share the lease uses; refuse other users' projects with 403."""
     projects = settings.user_projects.get(user, ())
     project = request.project
     if project is None:
@@ -85,7 +85,7 @@ async def completed(
 ) -> LeaseRequest:
     """Add the partition, account and share of the user's Slurm job to a request.
 
-    If Slurm can be queried, its account replaces that of the request.
+    If Slurm can be queried, the job's account replaces the account in the request.
     """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")

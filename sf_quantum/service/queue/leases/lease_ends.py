@@ -1,4 +1,4 @@
-"""When a lease ends by itself: it is idle, expired, or has spent its QPU seconds."""
+"""When a lease ends unreleased: it is idle, expired, or has spent its QPU seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseEnds:
-    """The limits of leases, from the settings and from the use by their jobs."""
+    """Decides when leases end, from the settings and the use by the leases' jobs."""
 
     def __init__(self, settings: ServiceSettings, jobs: JobTable) -> None:
         self.settings = settings
@@ -32,7 +32,7 @@ class LeaseEnds:
         return time.monotonic() - live.last_used
 
     def left(self, live: LiveLease) -> tuple[float, LeaseEndCause]:
-        """Return how many seconds a lease is held without further use, and why it ends."""
+        """Return for how many seconds a lease is held if it is not used, and why it ends."""
         if self._is_spent(live.lease):
             return 0.0, LeaseEndCause.SPENT
         seconds, cause = math.inf, LeaseEndCause.EXPIRED
@@ -42,12 +42,12 @@ class LeaseEnds:
         return (seconds, cause) if left >= seconds else (left, LeaseEndCause.IDLE)
 
     def idle_left(self, live: LiveLease) -> float:
-        """Return how many more seconds a lease may be idle; infinity without a limit."""
+        """Return for how many more seconds a lease may be idle; infinity without a limit."""
         idle = self.settings.leases.idle_seconds
         return math.inf if idle is None else idle - self.idle_seconds(live)
 
     def lease_end(self, lease: Lease, cause: LeaseEndCause) -> LeaseEnd:
-        """Return why a lease ends, with the figures for the message."""
+        """Return why a lease ends, with the values that the message contains."""
         idle, job = self.settings.leases.idle_seconds, lease.slurm_job_id
         return LeaseEnd(
             cause,
@@ -58,7 +58,7 @@ class LeaseEnds:
         )
 
     def _is_spent(self, lease: Lease) -> bool:
-        """Whether the jobs of a lease have used more than its QPU seconds."""
+        """Return whether the jobs of a lease have used more than the lease's QPU seconds."""
         if (most := lease.max_qpu_seconds) is None:
             return False
         try:
@@ -67,4 +67,4 @@ class LeaseEnds:
             text = "lease %.8s: its QPU seconds could not be read: %s"
             logger.error(text, lease.id, error)
             return False
-        return spent > most * (1 + 1e-9)  # sums are not exact
+        return spent > most * (1 + 1e-9)  # floating-point sums are not exact

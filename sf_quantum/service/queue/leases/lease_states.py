@@ -12,10 +12,10 @@
         v            v                 v                           v
       Failed       Ending            Failed          Ending --> Ended
 
-While a request with a client waits for a vQPU, it has no lease. ``Opening``, ``Granting``,
-``Held`` and the ``Ending`` after it each occupy a vQPU; lowering the number of vQPUs ends
-no lease. A restart restores all leases whose end is not on disk, as ``Waiting`` or
-``Held``. :data:`TRANSITIONS` is the whole table.
+A request with a client has no lease while it waits for a vQPU. A lease occupies a vQPU while
+it is ``Opening``, ``Granting``, ``Held``, or ``Ending`` after ``Held``; lowering the number of
+vQPUs ends no lease. A restart restores all leases whose end is not on disk, as ``Waiting`` or
+``Held``. :data:`TRANSITIONS` lists all transitions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Position(NamedTuple):
     """The position of a request among the requests of its class and priority.
 
     :param number: number of the request; lower is earlier
-    :param passed: number of later requests that were granted before this one
+    :param passed: number of later requests that were granted before this request
     """
 
     number: int
@@ -45,8 +45,9 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class VQpuUse:
-    """The use of a vQPU by a lease; times are of the monotonic clock.
+    """The use of a vQPU by a lease; times are by the monotonic clock.
 
+    :param since: when the lease began to occupy the vQPU
     :param expires: latest end of the lease; ``None`` without a limit
     :param position: position of the lease's request; ``None`` after a restart
     """
@@ -65,7 +66,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Ended:
-    """The lease's end is on disk and its vQPU free; the device has yet to stop its jobs."""
+    """The lease's end is on disk, and its vQPU is free; its jobs may still be stopping."""
 
     end: LeaseEnd
     closing: asyncio.Task[Lease]
@@ -73,10 +74,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Ending:
-    """Accepts no jobs; its jobs are interrupted, and its end is written, with retries.
+    """Accepts no jobs; its jobs are being interrupted, and its end is being written.
 
-    :param vqpu_use: the lease's use of its vQPU; ``None`` if it never had one
-    :param closing: task that writes the end, then waits for the jobs
+    :param vqpu_use: the lease's use of its vQPU; ``None`` if the lease never
+        had a vQPU
+    :param closing: task that writes the end, with retries, and then waits for the jobs
     """
 
     end: LeaseEnd
@@ -106,7 +108,7 @@ class Held:
 class Granting:
     """Has waited on disk, and now has a vQPU; the grant is being written, with retries.
 
-    Accepts jobs, which still wait with the lease.
+    The lease accepts jobs, which still wait with the lease.
     """
 
     vqpu_use: VQpuUse
@@ -117,7 +119,7 @@ class Granting:
 
 @dataclass(frozen=True)
 class Opening:
-    """Has a vQPU and is being written for the first time; accepts no jobs yet."""
+    """Has a vQPU, and is being written to disk for the first time; accepts no jobs yet."""
 
     vqpu_use: VQpuUse
 
@@ -130,7 +132,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Waits for a vQPU, and is on disk; accepts jobs, which wait with the lease."""
+    """Is on disk and waits for a vQPU; accepts jobs, which wait with the lease."""
 
     def granted(self, vqpu_use: VQpuUse) -> Granting:
         return Granting(vqpu_use)
@@ -141,7 +143,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Registering:
-    """Will wait for a vQPU, and is being written; accepts no jobs yet."""
+    """Is being written to disk, and will then wait for a vQPU; accepts no jobs yet."""
 
     def written(self) -> Waiting:
         return Waiting()
@@ -168,7 +170,8 @@ TRANSITIONS: Mapping[type[LeaseState], frozenset[type[LeaseState]]] = {
 class LiveLease(Machine[LeaseState]):
     """A lease that is in memory.
 
-    :ivar clients: number of requests that share the lease, without those of lost clients
+    :ivar clients: number of requests that share the lease; a request is not counted once its
+        client has disconnected
     :ivar last_used: time when a request or a job last used the lease, by the monotonic clock
     :ivar activity: set when a job of the lease has ended, or the limits have changed
     """
@@ -184,7 +187,7 @@ class LiveLease(Machine[LeaseState]):
 
     @property
     def vqpu_use(self) -> VQpuUse | None:
-        """The lease's use of a vQPU, if it occupies one."""
+        """The lease's use of a vQPU; ``None`` if it does not occupy a vQPU."""
         match self.state:
             case Opening() | Granting() | Held() | Ending():
                 return self.state.vqpu_use
@@ -192,7 +195,7 @@ class LiveLease(Machine[LeaseState]):
 
     @property
     def is_active(self) -> bool:
-        """Whether the lease is or will be on disk, and its end has not begun."""
+        """Whether the lease is on disk or being written, and its end has not begun."""
         return not isinstance(self.state, Ending | Ended | Failed)
 
     @property

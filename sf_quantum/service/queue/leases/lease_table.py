@@ -1,4 +1,4 @@
-"""The leases in memory: those that have not ended, and ended leases whose jobs still stop."""
+"""The leases in memory: leases that have not ended, or whose jobs have not stopped yet."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sf_quantum.service.queue.leases.lease_states import LiveLease
 
 
 class LeaseTable:
-    """The live leases by id, the oldest first; the jobs' view of leases."""
+    """The live leases by id, the oldest first; jobs find their leases here."""
 
     def __init__(self) -> None:
         self._leases: dict[str, LiveLease] = {}
@@ -42,7 +42,7 @@ class LeaseTable:
             live.touch()
 
     def job_ended(self, lease_id: str) -> None:
-        """Note the end of a job: the lease may have spent its QPU seconds."""
+        """Note the end of a job, with which the lease may have spent its QPU seconds."""
         if (live := self._leases.get(lease_id)) is not None:
             live.touch()
             live.activity.set()

@@ -43,9 +43,9 @@ RELEASE_SECONDS = 8.0
 class Leases:
     """The leases of one QPU; checks the permissions of users.
 
-    Requests of a user with the same key share one lease. A request that no client waits
-    on (:meth:`request`) has its lease on disk while it waits for a vQPU: the lease
-    survives restarts, accepts jobs, which wait with it, and may end before it is granted.
+    Requests of a user with the same key share one lease. If no client waits for the grant
+    (:meth:`request`), the lease is on disk while it waits for a vQPU: it survives restarts,
+    accepts jobs, which wait with the lease, and may end before it is granted.
     """
 
     def __init__(self, vqpus: VQpus, store: Store, cluster: OwnCluster) -> None:
@@ -65,7 +65,7 @@ class Leases:
 
     @property
     def on_disk(self) -> list[Lease]:
-        """The leases that are held, and the leases on disk that wait for a vQPU."""
+        """The leases that are held or wait on disk, including leases being written."""
         return [live.lease for live in self._table if live.is_active]
 
     @property
@@ -85,11 +85,11 @@ class Leases:
         wait_seconds: float = 0.0,
         gone: asyncio.Event | None = None,
     ) -> Lease:
-        """Acquire a lease, waiting in order of class, priority and scheduling policy.
+        """Acquire a lease; wait for a vQPU in the order of class, priority and policy.
 
-        :param gone: set when the client has disconnected
-        :raises Refused: 403 without permission, 409 if no vQPU became free in time, or none
-            can by the request's latest start, 503 if the QPU accepts no work
+        :param gone: event that is set when the client has disconnected
+        :raises Refused: 403 without permission, 409 if no vQPU became free in time, or no
+            vQPU can become free by the request's latest start, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         if (existing := await self._find_by_key(user, request.key)) is not None:
@@ -118,7 +118,7 @@ class Leases:
                     detail = vqpus.reservations.why(name)
                 raise Refused(409, detail, headers={"Retry-After": "1"})
             live = waiting.granted.result()
-            # the wait for the disk may exceed the limit of the client's wait
+            # the write to disk may take longer than the client's wait
             await live.opened()
         except asyncio.CancelledError:
             if not vqpus.requests.withdraw(waiting) and not waiting.granted.exception():
@@ -132,8 +132,8 @@ class Leases:
         """Acquire a lease, or store a lease that accepts jobs while it waits for a vQPU.
 
         :param request: request with a key, without a Slurm job
-        :raises Refused: 403 without permission, 409 for too many leases of the user or a
-            latest start that cannot be met, 503 if the QPU accepts no work
+        :raises Refused: 403 without permission, 409 if the user has too many leases or the
+            latest start cannot be met, 503 if the QPU accepts no work
         """
         user = entitlements.lease_user(self.settings, who, request.user)
         existing = await self._find_by_key(user, request.key, waiting=True)
@@ -185,7 +185,7 @@ class Leases:
         return live is not None and live.is_active
 
     def find(self, who: Identity, lease_id: str) -> Lease:
-        """Find a lease, even an ended one; refuse with 404 if unknown or another user's."""
+        """Find a lease, even an ended lease; refuse with 404 if the sender has no such lease."""
         live = self._live(lease_id)
         lease = self._store.leases.get(lease_id) if live is None else live.lease
         if lease is None or not visible(who, lease):
@@ -193,7 +193,7 @@ class Leases:
         return lease
 
     def latest(self, who: Identity) -> list[Lease]:
-        """List the latest 1000 leases, including ended ones, the latest first."""
+        """List the latest 1000 leases, including ended leases, the latest first."""
         return self._store.leases.latest(None if who.admin else who.user)
 
     def list(self, who: Identity, *, waiting: bool = False) -> list[Lease]:
@@ -213,18 +213,19 @@ class Leases:
     async def release(
         self, who: Identity, lease_id: str, *, keep_place: bool = False
     ) -> Lease:
-        """End a lease and cancel its jobs; releasing it again changes nothing.
+        """End a lease and cancel its jobs; does nothing if the lease has ended.
 
         The release of another user's lease is recorded in the audit.
 
-        :param keep_place: whether a request with the lease's key, within
+        :param keep_place: whether the next request with the lease's key, within
             :data:`.POSITION_SECONDS`, gets the position of the lease's request
-        :raises Refused: 403 for ``keep_place`` unless the user is an admin, 404, or 503
-            while the end cannot be written, which is retried
+        :raises Refused: 403 for ``keep_place`` unless the sender is an admin, 404 if the
+            sender has no such lease, 503 if the end could not be written in time; the service
+            continues to try
         """
         lease, record = self.find(who, lease_id), None
         if keep_place:
-            # otherwise, a user could stay ahead of all others with lease after lease
+            # otherwise, a user could acquire one lease after another ahead of all others
             if not who.admin:
                 raise Refused(403, "only an admin may have a place kept", "keep_place")
             live = self._table.get(lease.id)
@@ -261,13 +262,13 @@ class Leases:
         self._table.touch(lease_id)
 
     def idle_seconds_left(self, lease: Lease) -> float | None:
-        """Return how many seconds a lease is held without further use; ``None``: no limit."""
+        """Return for how many more seconds a lease may be idle; ``None``: no limit."""
         live = self._live(lease.id)
         left = math.inf if live is None else self._vqpus.ends.idle_left(live)
         return None if left == math.inf else max(0.0, left)
 
     def seconds_left(self, lease: Lease) -> float | None:
-        """Return how many seconds a lease is held at most; ``None``: no limit."""
+        """Return for how many more seconds a lease is held at most; ``None``: no limit."""
         live = self._table.get(lease.id)
         vqpu_use = None if live is None else live.vqpu_use
         if vqpu_use is None or vqpu_use.expires is None:
@@ -275,7 +276,7 @@ class Leases:
         return max(0.0, vqpu_use.expires - time.monotonic())
 
     def idle_expires_at(self, lease: Lease) -> float | None:
-        """Return when a lease ends without further use; ``None``: no limit."""
+        """Return when a lease ends if it is not used until then; ``None``: no limit."""
         left = self.idle_seconds_left(lease)
         return None if left is None else time.time() + left
 
@@ -285,7 +286,7 @@ class Leases:
         return None if live is None or isinstance(live.state, Ended) else live
 
     def _check_open(self, request: LeaseRequest) -> None:
-        """Refuse a request that cannot be granted at present, or by its latest start."""
+        """Refuse a request if the QPU accepts no work, or opens after the latest start."""
         if seconds_until(latest := request.latest_start) <= 0:
             raise not_granted(request)
         if latest is not None and latest < self._vqpus.availability.opens:
@@ -305,8 +306,7 @@ class Leases:
         users = [lease.user for lease in self.held]
         users += [waiting.user for waiting in self._vqpus.requests]
         if users.count(user) >= limit:
-            # The status is 409, not 429: clients wait for a lease after 409, as they do
-            # when all vQPUs are held.
+            # 409, not 429: after 409, clients wait for a lease, as when all vQPUs are held
             detail = (
                 f"the user holds or waits for {plural(limit, 'lease')}, try again later"
             )
@@ -316,7 +316,7 @@ class Leases:
     async def _find_by_key(
         self, user: str, key: str | None, *, waiting: bool = False
     ) -> Lease | None:
-        """Find the lease with a key, once it is on disk.
+        """Find the active lease with a key; wait until the lease is on disk.
 
         :param waiting: whether the lease may still wait for a vQPU
         """

@@ -11,7 +11,7 @@ from sf_quantum.service.queue.leases.lease_states import Position, VQpuUse
 
 
 class Occupancy:
-    """Reports to the policy and the estimator when a lease gets and leaves a vQPU."""
+    """Reports to the policy and the estimator when leases get and free vQPUs."""
 
     def __init__(self, jobs: JobTable) -> None:
         self._jobs = jobs
@@ -21,15 +21,14 @@ class Occupancy:
     ) -> VQpuUse:
         """Note that a lease occupies a vQPU.
 
-        :param age: seconds for which the lease has occupied the vQPU
+        :param age: seconds for which the lease has already occupied the vQPU
         :param position: position of the lease's request; ``None`` after a restart
         """
         since, expires = time.monotonic() - age, None
         if lease.expires is not None:
             seconds = lease.expires - lease.opened
             expires = since + seconds
-            # The policy compares expiries by the store's clock, not by the monotonic
-            # clock.
+            # the policy compares expiries by the store's clock, not by the monotonic clock
             clock = self._jobs.store.clock
             lease = replace(lease, expires=clock() - age + seconds)
         self._jobs.policy.leased(lease)

@@ -1,4 +1,4 @@
-"""The times for which a vendor has reserved the QPU, which leases refer to by name."""
+"""The vendor's reservations of the QPU; leases refer to reservations by name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FIELD = "reservation"
 
 
 class Reservations:
-    """The reservations of the device, as last reported.
+    """The reservations of the device, as last reported by the vendor.
 
     A lease that names a reservation is granted only during the reserved time, and ends with
-    it. A thread may replace the reservations between two reads.
+    this time. Another thread may replace the reservations between two reads of them.
     """
 
     def __init__(self, jobs: JobTable) -> None:
@@ -67,7 +67,7 @@ class Reservations:
         }
 
     def has_ended(self, name: str | None) -> bool:
-        """Whether a lease's reservation has ended or was cancelled, as far as is known."""
+        """Return whether a lease's reservation was last reported as ended or cancelled."""
         return name in self._jobs.device.reservations and name not in self.running
 
     def why(self, name: str) -> str:
@@ -79,7 +79,7 @@ class Reservations:
 
 
 def bounded(lease: Lease, running: Mapping[str, ReservedTime]) -> Lease:
-    """Let a lease that names a reservation expire with the reserved time at the latest."""
+    """Return the lease; if it names a reservation, it expires with the reserved time."""
     reserved = running.get(lease.reservation or "")
     expires = math.inf if lease.expires is None else lease.expires
     if reserved is None or expires <= reserved.ends:

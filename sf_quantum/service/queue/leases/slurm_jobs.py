@@ -16,12 +16,13 @@ from sf_quantum.slurm import config, squeue
 from sf_quantum.threads import in_thread
 
 ANSWER_SECONDS = 3.0
-# Time for which an answer about an existing job is kept for a request with a key. Another
-# request may be about a later job: a killed controller forgets the jobs of its last seconds,
-# and gives their ids again once it is back.
+# Time for which Slurm's reply about an existing job is kept for repetitions of a request,
+# which are recognised by their key. Another request may be about a later job with the same
+# id: a killed controller forgets the jobs of its last seconds, and reuses their ids after its
+# restart.
 KEPT_SECONDS = 60.0
 KEYLESS_SECONDS = 5.0
-# limited, since each query is a process, and a request to the cluster's only controller
+# limited, since each query starts a process, and loads the cluster's only controller
 QUERIES_AT_ONCE = 2
 _JOB = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
@@ -40,25 +41,26 @@ class SlurmJob:
     units: Mapping[str, int] = field(default_factory=dict)
 
 
-# Represents a job that Slurm does not know or that another user owns: such a job gives no
-# right to a partition, an account or units.
+# stands for a job that does not exist or that another user owns: such a job entitles to no
+# partition, account or units
 NOT_THEIRS = SlurmJob()
 
 
 class OwnCluster:
-    """The cluster whose jobs ``squeue`` on this machine lists."""
+    """The cluster whose jobs ``squeue`` on this host lists."""
 
     def __init__(self) -> None:
         self._name: str | None = None
-        # Slurm's answers by job, user and key of the request, each with the time until which
-        # it is kept.
+        # Slurm's replies by job, user and key of the request; each reply with the time until
+        # which it is kept
         self._jobs: dict[tuple[str, str, str | None], tuple[float, SlurmJob]] = {}
 
     async def has(self, job: str, cluster: str | None, configured: str | None) -> bool:
         """Return whether Slurm can be queried about a job.
 
-        :param cluster: cluster of the job, if the lease's holder has named one
-        :param configured: name of the service's cluster; ``None``: Slurm is queried
+        :param cluster: cluster of the job, if the request for the lease named a cluster
+        :param configured: configured name of the service's cluster; ``None``: the name that
+            Slurm reports is used
         """
         if not (_JOB.fullmatch(job) and shutil.which("squeue")):
             return False
@@ -71,12 +73,12 @@ class OwnCluster:
         return cluster.casefold() == (configured or self._name or "").casefold()
 
     async def about(self, job: str, user: str, key: str | None) -> SlurmJob | None:
-        """Query a user's job; ``None`` without a clear answer.
+        """Query a user's job; return ``None`` without a clear reply.
 
-        An answer is kept for a while, since clients that wait repeat their requests.
+        A reply is kept for some seconds, since waiting clients repeat their requests.
 
         :param key: key of the request
-        :returns: :data:`NOT_THEIRS` if Slurm knows no such job, or it is another user's
+        :returns: :data:`NOT_THEIRS` if the job does not exist or belongs to another user
         """
         now = time.monotonic()
         self._jobs = {
@@ -94,8 +96,8 @@ class OwnCluster:
 
 
 async def is_gone(job: str) -> bool | None:
-    """Whether a job is neither pending nor running; ``None`` without a clear answer."""
-    # an ended job that the controller remembers is not in the list
+    """Return whether a job is neither pending nor running; ``None`` without a clear reply."""
+    # squeue does not list a job that has ended, even while the controller remembers the job
     answer = await _squeue(job, "%i")
     if answer is None:
         return None
@@ -131,8 +133,8 @@ async def _run(*command: str) -> subprocess.CompletedProcess[bytes] | None:
         )
 
     async with _semaphore(asyncio.get_running_loop()):
-        # A thread is used because an asyncio subprocess would outlive a loop that
-        # closes. The loop's own pool is left to the check of credentials.
+        # In a thread, because an asyncio subprocess would outlive a loop that closes; not in
+        # the loop's own pool, which checks credentials.
         try:
             return await asyncio.wrap_future(in_thread(run))
         except (OSError, subprocess.TimeoutExpired):
@@ -141,5 +143,5 @@ async def _run(*command: str) -> subprocess.CompletedProcess[bytes] | None:
 
 @lru_cache(maxsize=8)
 def _semaphore(_: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-    """Return the semaphore of an event loop; each needs its own."""
+    """Return the semaphore of an event loop; each event loop needs a separate semaphore."""
     return asyncio.Semaphore(QUERIES_AT_ONCE)

@@ -1,4 +1,4 @@
-"""The vQPUs: which leases occupy them, and when a lease begins and ends.
+"""The vQPUs: which leases occupy them, and how leases begin and end.
 
 Requests wait in :class:`~.waiting_requests.WaitingRequests`; each lease is a machine with
 the states of :mod:`.lease_states`.
@@ -55,8 +55,8 @@ class VQpus:
 
     Belongs to the event loop's thread.
 
-    :ivar number: number of leases that may occupy a vQPU at the same time
-    :ivar ends: decides when a lease ends by itself
+    :ivar number: number of vQPUs
+    :ivar ends: decides when a lease ends although nobody releases it
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class VQpus:
         self._jobs = control.table
         self._store = control.table.store
         self._occupancy = Occupancy(control.table)
-        #: the leases' tasks, which write and end them
+        #: tasks that write leases to disk and end leases
         self.background = BackgroundTasks()
 
     def start(self) -> None:
-        """Resume the leases of the previous service, held and waiting."""
+        """Resume the held and waiting leases of the previous service."""
         ages = self._store.leases.ages()
         for lease in self._store.leases.held():
             if lease.waiting:
@@ -96,7 +96,7 @@ class VQpus:
             live.activity.set()
 
     def stop(self) -> None:
-        """Refuse the waiting requests; leases stay held, on disk."""
+        """Refuse the requests whose clients wait; all leases stay unchanged on disk."""
         self.stopped = True
         self.requests.refuse(STOPPING)
         for live in self.table:
@@ -104,12 +104,12 @@ class VQpus:
                 live.state.watch.cancel()
 
     def resize(self, number: int) -> None:
-        """Change the number of vQPUs, which ends no lease."""
+        """Change the number of vQPUs; this ends no lease."""
         self.number = number
         self._assign()
 
     def availability_changed(self) -> None:
-        """Grant leases if the QPU accepts work, else refuse the waiting requests."""
+        """Grant leases if the QPU accepts work; otherwise refuse the waiting requests."""
         self._assign()
         if not self.availability.accepts_work:
             self.requests.refuse(self.availability.reason)
@@ -117,7 +117,8 @@ class VQpus:
     def device_reported(self) -> None:
         """Grant leases whose reservation has begun; end leases whose reservation has ended.
 
-        The vendor may cancel, move or shorten a reservation, or a clock may have been set.
+        A reservation may end early: its vendor may cancel, move or shorten it, or a clock
+        may be set.
         """
         if not self.reservations.has_any:
             return
@@ -137,10 +138,10 @@ class VQpus:
         return waiting
 
     def register(self, waiting: ClientRequest) -> LiveLease:
-        """Write a lease that waits for a vQPU in place of its client."""
+        """Replace a client's request by a lease on disk that waits for a vQPU."""
         self.requests.withdraw(waiting)
         lease = waiting.new_lease(self.ends.settings)
-        # The lease has no expiry before it is granted.
+        # a lease has no expiry before it is granted
         lease = replace(lease, waiting=True, expires=None)
         live = LiveLease(lease, Registering())
         self.table.add(live)
@@ -161,10 +162,10 @@ class VQpus:
     ) -> Lease:
         """End a lease, unless it is already ending.
 
-        :param record: writes in the same transaction
+        :param record: writes an audit entry in the same transaction
         """
         live = self.table.get(lease_id)
-        if live is None:  # its end was recorded before
+        if live is None:  # the lease has ended: nothing changes
             closed = self._store.leases.close(lease_id, end.reason, end.note)
             return await asyncio.wrap_future(closed)
         await self.settled(live)
@@ -175,11 +176,11 @@ class VQpus:
             live.move(live.state.ended(end, closing))
         if not isinstance(live.state, Ending | Ended):
             raise Refused(404, "no such lease")
-        # the lease ends even if the caller is cancelled
+        # shielded: the lease ends even if the caller is cancelled
         return await asyncio.shield(live.state.closing)
 
     async def settled(self, live: LiveLease) -> None:
-        """Wait until the beginning or the grant of a lease is on disk, or has failed.
+        """Wait until a lease or its grant is on disk, or could not be written.
 
         :raises Refused: 503 if the service stops before a grant is on disk
         """
@@ -197,7 +198,7 @@ class VQpus:
     # a lease begins
 
     def _assign(self) -> None:
-        # A timer ends a wait at the latest start, unless the system's clock was set.
+        # normally, a timer ends waits at the latest start, but the system's clock may be set
         for late in self.requests.refuse_late():
             self._end_late(late)
         while (
@@ -273,7 +274,7 @@ class VQpus:
         await self._control.lease_granted(live.lease.id)
 
     def _wait(self, live: LiveLease) -> None:
-        """Let a lease that is on disk wait for a vQPU, until its latest start."""
+        """Add a lease on disk to the waiting requests, until its latest start."""
         self.requests.of_lease(live)
         if (seconds := seconds_until(live.lease.latest_start)) < math.inf:
             loop = asyncio.get_running_loop()
@@ -292,7 +293,7 @@ class VQpus:
     # a lease ends
 
     async def _watch(self, live: LiveLease) -> None:
-        """End a held lease when it is idle, expired or spent, unless the service stops."""
+        """End a held lease once it has been idle for too long, has expired or is spent."""
         while not self.stopped:
             live.activity.clear()
             seconds, cause = self.ends.left(live)
@@ -304,7 +305,7 @@ class VQpus:
                     await live.activity.wait()
 
     async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
-        """End a lease whose end no client awaits; log an error."""
+        """End a lease whose end no client awaits; an error is logged."""
         try:
             await self.end(live.lease.id, self.ends.lease_end(live.lease, cause))
         except (Refused, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""Requests that wait for a vQPU: those of clients, and those of leases already on disk."""
+"""Requests that wait for a vQPU: requests of clients, and of leases already on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sf_quantum.service.scheduling.policies.base import Policy
 from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.text import utc
 
-# A refused request keeps its position this long, for its retry.
+# time for which a refused request keeps its position for a repetition
 POSITION_SECONDS = 60.0
 
 
@@ -29,7 +29,7 @@ class WaitingRequest:
     :param request: the request with its project
     :param number: number of the request; lower is earlier
     :param passed: number of later requests of the same class and priority that were
-        granted before this one
+        granted before this request
     """
 
     user: str
@@ -56,8 +56,8 @@ class WaitingRequest:
         request, opened = self.request, wall_clock()
         total_seconds = settings.leases.total_seconds
         return Lease(
-            # The id must not begin with "-": commands would take it for an option, and a
-            # spreadsheet for a formula.
+            # hexadecimal: an id with a leading "-" would be an option of a command, or a
+            # formula of a spreadsheet
             id=secrets.token_hex(16),
             user=self.user,
             job_class=self.job_class,
@@ -86,13 +86,16 @@ class WaitingRequest:
 class ClientRequest(WaitingRequest):
     """A request whose client waits.
 
-    :param granted: future of the lease, or of the refusal
+    :param granted: future whose result is the lease, or whose exception is the refusal
     """
 
     granted: asyncio.Future[LiveLease] = field(default_factory=asyncio.Future)
 
     async def wait(self, gone: asyncio.Event | None, seconds: float) -> None:
-        """Wait for the grant, the client's disconnection or the end of the time."""
+        """Wait until the request is granted or refused, the client has gone, or time is up.
+
+        :param gone: event that is set when the client has disconnected
+        """
         disconnected = asyncio.ensure_future((gone or asyncio.Event()).wait())
         waits: set[asyncio.Future[LiveLease] | asyncio.Task[bool]]
         waits = {self.granted, disconnected}
@@ -117,8 +120,8 @@ class WaitingRequests:
     def __init__(self) -> None:
         self._requests: list[WaitingRequest] = []
         self._added = 0
-        # Position and expiry by user and key, for requests that no longer wait: a
-        # client that repeats its request gets its position back.
+        # Positions with their expiry, by user and key, of requests that no longer wait: a
+        # client that repeats its request gets the position back.
         self._kept: dict[tuple[str, str | None], tuple[Position, float]] = {}
 
     def __len__(self) -> int:
@@ -159,19 +162,19 @@ class WaitingRequests:
         insort(self._requests, stored, key=lambda one: one.order)
 
     def _position(self, user: str, key: str | None) -> Position:
-        """Return the position of an earlier request with the key, or the last position."""
+        """Return the kept position for the key, or a new position behind all others."""
         self._added += 1
         now = time.monotonic()
         self._kept = {k: v for k, v in self._kept.items() if v[1] > now}
         return self._kept.pop((user, key), (Position(self._added, 0), now))[0]
 
     def position(self, live: LiveLease) -> Position | None:
-        """Return the position of a lease's request, if it waits."""
+        """Return the position of a lease's request; ``None`` if the lease does not wait."""
         positions = (one.position for one in self._stored if one.live is live)
         return next(positions, None)
 
     def keep_position(self, user: str, key: str | None, position: Position) -> None:
-        """Keep a position for the next request of the user with the key."""
+        """Keep a position for the user's next request with the key."""
         if key is not None:
             self._kept[user, key] = position, time.monotonic() + POSITION_SECONDS
 
@@ -215,7 +218,7 @@ class WaitingRequests:
                 self._requests.remove(waiting)
 
     def lease_ended(self, live: LiveLease) -> None:
-        """Remove the request of a lease, if it waits."""
+        """Remove the request of a lease if the lease waits."""
         self._requests = [
             waiting
             for waiting in self._requests
@@ -228,7 +231,7 @@ class WaitingRequests:
         held: Sequence[Lease],
         running: Container[str],
     ) -> WaitingRequest | None:
-        """Remove and return the request that gets a vQPU, if there is any.
+        """Remove and return the request that gets a vQPU; ``None`` if no request can.
 
         The policy chooses among the requests of the highest class and priority.
 

@@ -1,4 +1,4 @@
-"""Runs the operations that a device defines between two jobs, with an audit entry."""
+"""Runs the device's own operations, each between two jobs and with an audit entry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 
 Shown = Mapping[str, JSON]
-# Longest text in the audit log, which is never pruned.
+# maximum length of a text in the audit; audit entries are never deleted
 MAX_TEXT = 200
 
 
@@ -29,7 +29,7 @@ def find(queue: JobQueue, name: str) -> Operation[Device]:
 def preview(
     queue: JobQueue, operation: Operation[Device], given: Mapping[str, JSON]
 ) -> tuple[Shown, Shown]:
-    """Return the settings that an operation changes, as they are and as they would be."""
+    """Return the settings that an operation changes: before, and after the operation."""
     try:
         values = operation.values(given)
     except FieldError as error:
@@ -51,10 +51,11 @@ async def run(
 
     The audit entry is on disk before the operation takes effect; a refusal is also recorded.
 
+    :param given: parameters in the request
     :param wait_seconds: longest wait for the running job
-    :returns: the settings that the operation changes, as they were and as they are
-    :raises Refused: 422, naming the parameter; 409 if the QPU must be drained first, or
-        the running job takes longer than ``wait_seconds``
+    :returns: the settings that the operation changes: before, and after the operation
+    :raises Refused: 422, with the field, if a parameter is invalid; 409 if the QPU must be
+        drained first, or the running job takes longer than ``wait_seconds``
     """
     try:
         preview(queue, operation, given)
@@ -71,8 +72,8 @@ async def run(
     except Refused as error:
         old = operation.settings(queue.device)
         outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")
-        # Unknown and nested values are left out of the audit log, as requests may be
-        # large.
+        # unknown parameters and nested values are left out of the audit, since requests may
+        # be large
         parameters: dict[str, JSON] = {
             one.name: _cut(value) if isinstance(value, str) else value
             for one in operation.parameters

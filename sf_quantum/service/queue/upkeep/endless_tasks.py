@@ -1,4 +1,4 @@
-"""The endless tasks of a job queue, which follow operators, the device and Slurm."""
+"""The endless tasks of a job queue, which watch operators' changes, the device and Slurm."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sf_quantum.service.store.reports import operation
 from sf_quantum.service.store.retention import purge_regularly, trim_regularly
 from sf_quantum.threads import in_thread
 
-# Longest wait for the device's first report, before the first request is answered.
+# longest wait for the device's first report before the service responds to requests
 FIRST_REPORT_SECONDS = 5.0
 logger = logging.getLogger(__name__)
 
 
 class EndlessTasks:
-    """Passes changes by operators, the device and Slurm on to jobs and leases.
+    """Reports changes by operators, the device and Slurm to jobs and leases.
 
     :ivar supervisor: runs the tasks; other modules may add tasks
     """
@@ -80,7 +80,7 @@ class EndlessTasks:
         while (seconds := self._jobs.device.refresh_seconds) is not None:
             refreshing = asyncio.wrap_future(in_thread(self._jobs.device.refresh))
             done = set[asyncio.Future[None]]()
-            while not done:  # a last report that has become too old is noted meanwhile
+            while not done:  # meanwhile, note if the last report has become too old
                 done, _ = await asyncio.wait([refreshing], timeout=seconds)
                 if done or self._reported.is_set():
                     self._note_report()
@@ -95,7 +95,7 @@ class EndlessTasks:
             self._availability,
             self._device_reason(),
         )
-        # only the change is logged: a reason with figures differs each time
+        # log only if the device goes offline or online: a reason may contain changing figures
         if bool(reason) != bool(availability.device_reason):
             logger.info("%s: %s", jobs.device.name, reason or "online again")
             jobs.observations.enter(self._worker.device_state)
@@ -113,7 +113,7 @@ class EndlessTasks:
         while True:
             window = self._availability.window
             recording = operation.record(store, self._availability.operation)
-            # the wait begins before the write ends, so that no change is missed
+            # wait first, then for the write: a change during the write is not missed
             with suppress(TimeoutError):
                 async with asyncio.timeout(operation.SEEN_SECONDS):
                     await self._availability.changed(window)

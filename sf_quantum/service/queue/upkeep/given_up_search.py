@@ -1,6 +1,7 @@
-"""Searches the vendor for jobs that were given up: whether they run, and what they cost.
+"""Searches the vendor for jobs that were given up: whether they still run, and their cost.
 
-The vendor is asked about a job at growing intervals. A job that still runs is cancelled again.
+The vendor is queried about each job at growing intervals. A job that still runs is cancelled
+again.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from sf_quantum.service.store.store import Store
 from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
-# Time after which a job that was given up is no longer searched for.
+# time after which a job that was given up is no longer searched for
 LOOKED_FOR_SECONDS = 86400.0
 
 
 class Search:
-    """The search for a store's given-up jobs on its device.
+    """The search for a store's given-up jobs on the device.
 
-    :param device: returns the device
+    :param device: returns the current device
     """
 
     def __init__(self, store: Store, device: Callable[[], Device]) -> None:
@@ -63,7 +64,7 @@ class Search:
     def _found(
         self, device_jobs: DeviceJobs, entry: Entry
     ) -> tuple[str, float | None] | None:
-        """Return a job's end in words and its QPU seconds; ``None`` if not known yet."""
+        """Return a job's end as text, and its QPU seconds; ``None`` if the end is unknown."""
         if self._store.clock() - entry.since > LOOKED_FOR_SECONDS:
             return f"nothing is known of it after {LOOKED_FOR_SECONDS:,.0f} s", None
         try:

@@ -1,4 +1,4 @@
-"""Whether the service can accept work; monitors may ask as often as they like."""
+"""Whether the service can accept work; monitors may query this as often as they like."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.file import disk
 from sf_quantum.service.store.schema import VERSION
 
-# time for which an answer is reused: anybody may ask, and each check writes to the disk
+# time for which a result is reused, since anybody may query it and each check writes to disk
 SECONDS = 2.0
 WRITE_SECONDS = 10.0
 
@@ -32,7 +32,7 @@ class Readiness:
         self._problem: str | None = None
 
     async def problem(self) -> str | None:
-        """Return why the service accepts no work; ``None`` if it does."""
+        """Return why the service accepts no work; ``None`` if it accepts work."""
         async with self._looking:
             if time.monotonic() - self._looked >= SECONDS:
                 self._problem = await self._look()
@@ -52,7 +52,7 @@ class Readiness:
         ) is not None:
             return lack
         try:
-            # this version is stored already, but SQLite writes it again
+            # a test of the disk: the version is stored already, but SQLite writes it again
             writing = queue.store.change(
                 lambda db: db.execute(f"PRAGMA user_version = {VERSION}") and None
             )

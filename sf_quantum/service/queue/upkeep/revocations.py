@@ -20,7 +20,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store import audit
 from sf_quantum.text import plural
 
-# Time for a mistaken edit of the tokens file or the configuration to be corrected.
+# time in which a mistake in the tokens file or the configuration can be corrected
 GRACE_SECONDS = 60.0
 POLL_SECONDS = 5.0
 #: file next to the database with the users who had permission
@@ -33,12 +33,12 @@ Users: TypeAlias = Callable[[], Awaitable[Collection[str] | None]]
 
 
 class Revocations:
-    """Follows who has a token, and who is in ``leases.authorized_users``.
+    """Watches which users are permitted: who has a token and is an authorized user.
 
     A user who loses this permission and does not regain it within :data:`GRACE_SECONDS`
-    loses all leases and unfinished jobs. A user who never had the permission keeps them: an
-    admin or Slurm acquired such leases. The permitted users are on disk, since the service
-    may restart in the meantime.
+    loses all leases and unfinished jobs. A user who never had the permission keeps their
+    leases, which an admin or Slurm has acquired. The permitted users are stored on disk,
+    since the service may restart meanwhile.
     """
 
     def __init__(self, queue: JobQueue, users: Users) -> None:
@@ -46,7 +46,7 @@ class Revocations:
         self._users = users
         self._file = queue.store.path.parent / FILE
         self._permitted = self._read()
-        # monotonic time at which users were first found without their permission
+        # when users were first found without their permission, by the monotonic clock
         self._since: dict[str, float] = {}
 
     async def run(self) -> None:
@@ -56,13 +56,13 @@ class Revocations:
             await asyncio.sleep(POLL_SECONDS)
 
     async def check(self, now: float) -> None:
-        """Note who has lost permission, and end the leases of users whose grace has ended.
+        """Note who has lost permission, and end the leases of users whose grace is over.
 
         :param now: time by the monotonic clock
         """
         users = await self._users()
         authorized = {*self._queue.settings.leases.authorized_users}
-        if users is None and not authorized:  # everybody is permitted
+        if users is None and not authorized:  # all users are permitted
             self._since.clear()
             await self._keep(set())
             return

@@ -9,19 +9,20 @@ from sf_quantum.service.domain.reasons import LeaseEndCause
 from sf_quantum.service.queue.leases import slurm_jobs
 from sf_quantum.service.queue.leases.vqpus import VQpus
 
-# Consecutive replies that a job is gone: Slurm may not list it between two of its states.
+# number of consecutive replies that a job is gone before its lease ends: Slurm may not list a
+# job while the job changes its state
 CLEAR_ANSWERS = 2
 
 
 class SlurmWatch:
-    """Queries Slurm for the jobs of leases."""
+    """Queries Slurm about the jobs of leases."""
 
     def __init__(self, vqpus: VQpus, cluster: slurm_jobs.OwnCluster) -> None:
         self._vqpus = vqpus
         self._cluster = cluster
 
     async def run(self) -> None:
-        """Follow the jobs of all leases, until cancelled."""
+        """Query the Slurm jobs of all leases regularly, until cancelled."""
         gone = defaultdict[str, int](int)
         while True:
             await asyncio.sleep(self._vqpus.ends.settings.slurm_poll_seconds)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 class _Supervised:
     """A task that should run until the supervisor stops it.
 
-    :param error: reason why the task does not run at present
+    :param error: reason why the task does not run at present; ``None`` if it runs
     """
 
     name: str
@@ -59,7 +59,7 @@ class Supervisor:
 
     @property
     def problem(self) -> str | None:
-        """A task that does not run at present, and why; ``None`` if all tasks run."""
+        """A message about a task that does not run at present; ``None`` if all tasks run."""
         for one in self._tasks:
             if one.error is not None:
                 return f"the background task {one.name!r} does not run: {one.error}"
@@ -73,7 +73,7 @@ class Supervisor:
     def _ended(self, one: _Supervised, task: asyncio.Task[None]) -> None:
         if self._stopped:
             return
-        # a library's CancelledError is not a stop by this service
+        # a CancelledError of a library is not a stop of the service
         error = None if task.cancelled() else task.exception()
         one.error = str(error) or type(error).__name__ if error else "it ended"
         self.deaths[one.name] += 1

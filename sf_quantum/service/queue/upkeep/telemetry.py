@@ -1,4 +1,4 @@
-"""Telemetry: the device's drift, and quality jobs that sample a known optimum."""
+"""Telemetry: the device's drift, and quality jobs, whose problem has a known optimum."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sf_quantum.service.domain.jobs import Identity, Job, Lease, Submission
 from sf_quantum.service.domain.settings import QualitySettings
 from sf_quantum.service.queue.job_queue import JobQueue
 
-# the shortest pause between two readings of the device
+# shortest pause between two readings of the device, in seconds
 READING_SECONDS = 0.02
 SERIES = "quality_success"
-# no user's name has a colon in it
+# not the name of a user, since users' names contain no colon
 SERVICE_USER = Identity("service:quality", admin=True)
-# the longest wait for a job before its state is read again
+# longest wait for a job before its state is read again
 WAIT_SECONDS = 60.0
-# the most results that a baseline is fitted to
+# maximum number of results that a baseline is fitted to
 MAX_LEARNED = 500
-# Range of calibration ages (0 to 1) that the results for a baseline have to span.
+# range of calibration ages (0 to 1) that the results for a baseline must cover
 SPREAD = 0.8
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class QualityResult:
     """The result of a quality job.
 
     :param time: time in seconds since the epoch
-    :param age: age of the calibration, from 0 to 1
+    :param age: age of the calibration, from 0 (new) to 1 (due for renewal)
     :param hits: number of reads that found the optimum
     """
 
@@ -54,7 +54,10 @@ class QualityResult:
 
     @property
     def stabilized(self) -> float:
-        """The success with a standard deviation of 1 (Anscombe, Biometrika 35, 1948, p. 246)."""
+        """The success, transformed so that its standard deviation is 1.
+
+        From Anscombe, Biometrika 35, 1948, p. 246.
+        """
         share = (self.hits + 3 / 8) / (self.reads + 3 / 4)
         return math.sqrt(4 * self.reads + 2) * math.asin(math.sqrt(share))
 
@@ -63,7 +66,7 @@ class QualityResult:
 class Baseline:
     """The expected success: a straight line over the age of the calibration.
 
-    :param spread: standard deviation about the line, at least 1, that of sampling
+    :param spread: standard deviation from the line; at least 1, the deviation by sampling
     """
 
     intercept: float
@@ -74,8 +77,8 @@ class Baseline:
     def fit(cls, results: Sequence[QualityResult], learn: int) -> Baseline | None:
         """Fit the first results by least squares.
 
-        :returns: ``None`` with fewer than ``learn`` results, or while the results do not
-            cover nearly all ages; :data:`MAX_LEARNED` results need not cover them
+        :returns: ``None`` if there are fewer than ``learn`` results, or if fewer than
+            :data:`MAX_LEARNED` results do not cover nearly all ages
         """
         for number in range(learn, len(results) + 1):
             ages = [result.age for result in results[:number]]
@@ -104,16 +107,16 @@ class Baseline:
 class QualityJobs:
     """Submits quality jobs when they are due, one at a time, and records the results.
 
-    A quality job is queued like a user's job, with its own class, under a lease that occupies
-    no vQPU. A job of a previous service is cancelled and submitted anew; the next job is due
-    one pause after the last result.
+    A quality job is queued like a user's job, but in a separate class, and under a lease that
+    occupies no vQPU. A quality job that the end of the previous service interrupted is
+    cancelled, and a new job is submitted. The next job is due one pause after the last result.
 
     Once there is a baseline, each result is passed to the queue's drift alarm.
     """
 
     def __init__(self, queue: JobQueue, settings: QualitySettings) -> None:
         self.last: QualityResult | None = None
-        #: ``None`` while it is being learned
+        #: expected success; ``None`` until there are enough results
         self.baseline: Baseline | None = None
         self._queue = queue
         self._settings = settings
@@ -123,8 +126,8 @@ class QualityJobs:
     async def work(self) -> None:
         await self._read()
         pause = self._settings.every_seconds or math.inf
-        # The last result may be from an earlier service: the first pause counts from
-        # its time.
+        # the first pause begins with the last result, even if the service was not running
+        # then
         since = time.time() - self.last.time if self.last else math.inf
         wait = min(max(0.0, pause - since), pause)
         while True:
@@ -140,7 +143,7 @@ class QualityJobs:
             wait = pause
 
     def _describe_device(self) -> str:
-        """Identify the device and its settings, which have a separate baseline."""
+        """Return a text that identifies device and settings; each has a separate baseline."""
         device = self._queue.device
         description = device.description
         return (
@@ -177,7 +180,7 @@ class QualityJobs:
 
     async def _record(self, job: Job, optimum: float) -> None:
         if self._describe_device() != self._device:
-            return  # the job may have run with the old or the new settings
+            return  # unknown whether the job ran with the old or the new settings
         text = self._queue.store.jobs.result(job.number)
         if text is None:  # the result has been deleted meanwhile
             return
@@ -213,7 +216,7 @@ class QualityJobs:
         )
         report, device = self._queue.store.report, self._device
         limit = max(MAX_LEARNED, self._settings.learn)
-        # A report waits for earlier reports, so it runs in a thread.
+        # in a thread, since a report waits for earlier reports
         first = await asyncio.to_thread(report, query.format("ASC"), device, limit)
         latest = await asyncio.to_thread(report, query.format("DESC"), device, 1)
         self._results = [QualityResult(*row) for row in first]
@@ -224,7 +227,7 @@ class QualityJobs:
 class Telemetry:
     """Watches the device of a queue; belongs to the event loop's thread.
 
-    :param public_metrics: whether ``/metrics`` needs no credential
+    :param public_metrics: whether ``/metrics`` can be read without a credential
     """
 
     def __init__(self, queue: JobQueue, *, public_metrics: bool = True) -> None:
