@@ -1,9 +1,9 @@
-"""The dialects over one job queue.
+"""The dialects: HTTP APIs over one job queue.
 
-``dialect`` is their interface; each is a plug-in of the group ``sf_quantum.dialects``:
-``v1``, ``sapi``, ``iqm`` and ``warden``. ``common`` has the shared parts of their routes,
-``implicit_leases`` leases for clients without leases, ``large_bodies`` reads large
-submissions off the event loop.
+``dialect`` is the interface of all dialects. The dialects ``v1``, ``sapi``, ``iqm`` and
+``warden`` are plug-ins of the group ``sf_quantum.dialects``. ``common`` contains the shared
+parts of the routes, ``implicit_leases`` acquires leases for clients without leases, and
+``large_bodies`` reads large submissions off the event loop.
 
 Imports: protocol, samplers, service/device, service/domain, service/http,
     service/queue, service/store.

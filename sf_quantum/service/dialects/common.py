@@ -1,4 +1,4 @@
-"""Shared parts of the dialects' routes: dependencies, refusals, the QPU's status, times."""
+"""Parts that the dialects' routes share: dependencies, refusals, the QPU's status, times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.text import LAST_SECOND
 
 LONGEST_WAIT_SECONDS = 60.0
-# First time that is a valid date, in seconds since the epoch.
+# earliest time that is a valid date, in seconds since the epoch
 FIRST_SECOND = datetime.min.replace(tzinfo=UTC).timestamp()
 
 
-# FastAPI would run these in threads if they were not coroutines
+# coroutines, since FastAPI would run plain functions in threads
 async def _queue(request: Request) -> JobQueue:
     queue: JobQueue = request.app.state.queue
     return queue
@@ -64,7 +64,7 @@ class Refusal(BaseModel):
 
 
 def refusal(description: str) -> dict[str, type[Refusal] | str]:
-    """Describe a status of refusals for the OpenAPI document."""
+    """Describe refusals with one HTTP status for the OpenAPI document."""
     return {"model": Refusal, "description": description}
 
 
@@ -79,14 +79,15 @@ EVERYWHERE: dict[int | str, dict[str, type[Refusal] | str]] = {
 
 
 def utc(seconds: float) -> datetime:
-    """Convert seconds since the epoch into a time with its zone."""
+    """Convert seconds since the epoch into a time with a zone, UTC."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
 def since_epoch(time: datetime | None) -> float | None:
-    """Convert a time, in UTC if it has no zone, into seconds since the epoch.
+    """Convert a time into seconds since the epoch.
 
-    A time outside the valid years in UTC becomes the first or the last valid time.
+    A time without a zone is read as UTC. A time that is not a valid date in UTC is replaced
+    by the first or the last valid time.
     """
     if time is None:
         return None
@@ -105,14 +106,17 @@ def qpu_status(queue: JobQueue) -> Literal["online", "draining", "closed", "offl
 
 
 def qpu_reason(queue: JobQueue) -> str:
-    """Return why the QPU accepts no work; empty while it does."""
+    """Return why the QPU accepts no work; empty if it accepts work."""
     return queue.failure or queue.availability.reason
 
 
 def conditional(
     client_etag: str | None, content: bytes, media_type: str, headers: Mapping[str, str]
 ) -> Response:
-    """Answer with an ETag, or with 304 if the client already has the content."""
+    """Make a response with an ETag, or with 304 if the client already has the content.
+
+    :param client_etag: ETag of the content that the client has
+    """
     etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {**headers, "ETag": etag}
     if client_etag == etag:

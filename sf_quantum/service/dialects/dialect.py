@@ -1,4 +1,4 @@
-"""The interface of a dialect, and the dialects that one service speaks."""
+"""The interface of a dialect, and the dialects of one service."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Kind, Submission
 from sf_quantum.service.queue.job_queue import JobQueue
 
-#: the service's own dialect, which it always speaks
+#: the service's own dialect, which is always enabled
 OWN = "v1"
 
 
 class Dialect(ABC):
-    """An API over the job queue, such as a vendor's, so that its clients work unmodified.
+    """An HTTP API over the job queue; with a vendor's API, its clients work unmodified.
 
     A dialect is one class with one entry point in the group ``sf_quantum.dialects``; the
     entry point has the dialect's name. A service has one instance of each dialect, which the
     routes find as ``request.app.state.dialects[name]``. Routes identify the sender, read the
-    request, call the queue, and write the answer; the queue does everything else.
+    request, call the queue and write the response; the queue does everything else.
     """
 
-    #: name of its entry point; also marks its jobs in the store
+    #: name of the dialect's entry point; it also marks the dialect's jobs in the store
     name: ClassVar[str]
-    #: the programs that use the dialect, for the reference
+    #: the programs that use the dialect, for the reference documentation
     clients: ClassVar[str]
     #: kinds of payload that its clients submit
     payloads: ClassVar[tuple[Kind, ...]]
-    #: header in which a submission names its lease
+    #: header of a submission that contains the id of the lease
     lease_header: ClassVar[str] = LEASE_HEADER
-    #: Start of the dialect's paths. Requests to other paths get the service's own refusals.
+    #: beginning of the paths whose refusals the dialect writes (:meth:`refusal`); for other
+    #: paths, the service writes refusals in its own form
     prefix: ClassVar[str] = ""
-    #: Paths of submissions, without a slash at the end. Other requests have small bodies.
+    #: paths of submissions, without a final slash; all other requests have small bodies
     submissions: ClassVar[re.Pattern[str]]
-    #: whether its routes decompress deflated bodies themselves
+    #: whether its routes themselves decompress deflated bodies
     inflates: ClassVar[bool] = False
-    #: whether its users know jobs by their number
+    #: whether its users identify jobs by their numbers
     numbers_jobs: ClassVar[bool] = False
 
     def __init__(self, queue: JobQueue) -> None:
@@ -54,22 +55,25 @@ class Dialect(ABC):
     @classmethod
     @abstractmethod
     def routes(cls) -> Sequence[BaseRoute]:
-        """Return the routes of the dialect, with their whole paths."""
+        """Return the routes of the dialect, with their full paths."""
 
     def start(self) -> None:  # noqa: B027 - most dialects have no background work
-        """Begin background work, once the queue runs."""
+        """Begin background work; called once the queue runs."""
 
     def stop(self) -> None:  # noqa: B027
-        """End background work, before the queue stops."""
+        """End background work; called before the queue stops."""
 
     def refusal(self, request: Request, refused: Refused) -> Response | None:
-        """Write a refusal of a path below :attr:`prefix` as the clients expect it."""
+        """Write a refusal for a path below :attr:`prefix` in the form that clients expect.
+
+        :returns: ``None`` if the service writes the refusal in its own form
+        """
         return None
 
     def submission_bytes(self, path: str, configured: int) -> int:
-        """Return the size limit of a submission, also after decompression.
+        """Return the size limit of a submission, before and after decompression.
 
-        :param path: path of the request, which :attr:`submissions` matches
+        :param path: path of the request; it matches :attr:`submissions`
         :param configured: limit in the service's configuration
         """
         return configured
@@ -79,9 +83,10 @@ class Dialect(ABC):
         """Read the content of a large submission.
 
         See :mod:`~sf_quantum.service.dialects.large_bodies`. This method runs in another
-        process if the body has more than 1 MiB.
+        process if the body is larger than 1 MiB.
 
-        :param more: values that the routes have added
+        :param content: content of the body
+        :param more: further values from the route
         :raises pydantic.ValidationError: if a field is invalid
         :raises sf_quantum.service.domain.errors.Refused: if the submission is refused for
             another reason
@@ -110,7 +115,7 @@ class Dialects:
 
     @property
     def numbered(self) -> frozenset[str]:
-        """The dialects whose users know jobs by their number."""
+        """The names of the dialects whose users identify jobs by their numbers."""
         dialects = self.by_name.items()
         return frozenset(name for name, dialect in dialects if dialect.numbers_jobs)
 
@@ -123,7 +128,7 @@ class Dialects:
             dialect.stop()
 
     def submission_bytes(self, path: str, configured: int) -> int | None:
-        """Return the size limit of a submission; ``None`` for other requests."""
+        """Return the size limit of a submission; ``None`` if the path takes no submissions."""
         for dialect in self.by_name.values():
             if dialect.submissions.fullmatch(path):
                 return dialect.submission_bytes(path, configured)
@@ -135,7 +140,10 @@ class Dialects:
         return owner is not None and owner.inflates
 
     def refusal(self, request: Request, refused: Refused) -> Response | None:
-        """Write a refusal in the dialect of its path; ``None``: in the service's own form."""
+        """Write a refusal in the dialect of the request's path.
+
+        :returns: ``None`` if the service writes the refusal in its own form
+        """
         owner = self._owner(request.url.path)
         return None if owner is None else owner.refusal(request, refused)
 

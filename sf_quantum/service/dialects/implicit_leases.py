@@ -1,4 +1,4 @@
-"""Leases for dialects without leases, held while a user has unfinished jobs."""
+"""Leases for dialects without leases, each held while its user has unfinished jobs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Submitting:
-    """The jobs of one request.
+    """A request that submits jobs, and the lease of these jobs.
 
-    :param jobs: jobs that were accepted
+    :param lease_id: id of the lease; ``None`` until a lease is acquired
+    :param jobs: jobs that the queue has accepted
     """
 
     leases: ImplicitLeases
@@ -36,7 +37,7 @@ class Submitting:
     jobs: list[Job] = field(default_factory=list)
 
     async def lease(self) -> str:
-        """Return the id of the jobs' lease, which is acquired for the first valid job."""
+        """Return the id of the jobs' lease; it is acquired for the first valid job."""
         if self.lease_id is None:
             self.lease_id = await self.leases.acquire(self.who)
         return self.lease_id
@@ -46,11 +47,11 @@ class ImplicitLeases:
     """One lease per user, from the first job of a dialect until the last job ends.
 
     While all vQPUs are leased, the lease waits for a vQPU like any other request for a
-    lease, and its jobs wait with it, on disk. Like any other lease, it determines share,
-    class and accounting. A request may instead name a lease that was acquired in another
-    dialect, in the header ``X-SFQ-Lease``.
+    lease, and its jobs wait with it, on disk. Like any other lease, the lease determines
+    share, class and accounting. The header ``X-SFQ-Lease`` of a request may instead contain
+    the id of a lease that was acquired through another dialect.
 
-    :param key: identifies these leases, also after a restart
+    :param key: key of these leases, by which they are recognised after a restart
     :param purpose: purpose of these leases, shown to operators
     """
 
@@ -58,12 +59,12 @@ class ImplicitLeases:
         self._queue = queue
         self._key = key
         self._purpose = purpose
-        # Number of requests and followed submissions that need a lease, by the lease's id.
+        # number of requests and followed submissions that need a lease, by the lease's id
         self._users: Counter[str] = Counter()
         self._background = BackgroundTasks()
 
     def start(self) -> None:
-        """Follow the leases that an earlier service left open."""
+        """Follow the leases that the previous service left open."""
         for lease in self._queue.leases.on_disk:
             if lease.key == self._key:
                 self._keep(
@@ -71,14 +72,14 @@ class ImplicitLeases:
                 )
 
     def stop(self) -> None:
-        """Stop following leases; they stay held, on disk."""
+        """Stop following leases; the leases stay on disk and are not ended."""
         self._background.cancel()
 
     @asynccontextmanager
     async def submitting(
         self, who: Identity, lease_id: str | None
     ) -> AsyncIterator[Submitting]:
-        """Keep the lease of a request's jobs until the jobs have ended.
+        """Hold the lease of a request's jobs until the jobs have ended.
 
         :param lease_id: id of a lease to use instead of an implicit lease
         """
@@ -109,7 +110,7 @@ class ImplicitLeases:
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:
             while not await self._over(job):
-                if self._queue.failure:  # the restarted service follows the lease
+                if self._queue.failure:  # the next service follows the lease
                     return
         self._users[lease_id] -= 1
         if self._users[lease_id]:
@@ -126,17 +127,18 @@ class ImplicitLeases:
     async def _over(self, job: Job) -> bool:
         try:
             return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
-        except Refused:  # the job has ended and been purged
+        except Refused:  # the job has ended and been deleted
             return True
 
 
 class LeaselessDialect(Dialect):
     """A dialect whose clients do not use leases.
 
-    Its submissions have ``implicit_lease`` set, and are made within ``leases.submitting``.
+    Its routes set ``implicit_lease`` in submissions, and submit within
+    ``leases.submitting``.
     """
 
-    #: purpose of its leases, shown to operators
+    #: purpose of the implicit leases, shown to operators
     purpose: ClassVar[str]
 
     def __init__(self, queue: JobQueue) -> None:

@@ -1,10 +1,10 @@
 """Reads submissions that are too large to be parsed on the event loop.
 
-A thread reads submissions of up to 1 MiB. Parsing, checking and rewriting 60 MB of JSON
-takes Python some seconds, during which no other thread runs, so another process, which runs
-this module as a program, reads larger submissions. Its standard input is a line of JSON with
-the dialect and the limits of the device, then the body; its standard output is a line of
-JSON with the submission or its refusal, then the payload for the disk.
+A thread reads submissions of up to 1 MiB. Larger submissions are read in another process,
+which runs this module as a program: Python takes some seconds to parse, check and rewrite
+60 MB of JSON, and no other thread runs meanwhile. The standard input of the program is a line
+of JSON with the dialect and the limits of the device, then the body. Its standard output is a
+line of JSON with the submission or its refusal, then the payload for the disk.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.queue.long_work import BUSY_SECONDS
 from sf_quantum.threads import in_thread
 
-# Larger bodies are read off the event loop.
+# bodies above this size are read off the event loop
 LARGE_BYTES = SMALL_BYTES
-# a smaller body is parsed in some 50 ms, less than the start of a process takes
+# Bodies above this size are read in another process. A smaller body is parsed in about 50 ms,
+# which is less than the start of a process takes.
 PROCESS_BYTES = 1024 * 1024
 # CPU time of a process that reads a body; a body of 64 MiB takes a tenth of this time
 CPU_SECONDS = 60
-# Longest wait for such a process, including the wait for its turn.
+# longest wait for such a process, including the wait until it may start
 PATIENCE_SECONDS = 120.0
-# Address space of such a process, and additional space for each byte of its body: valid
-# bodies take ten bytes per byte, and the smallest JSON values fifty.
+# Maximum address space of such a process, and additional space for each byte of its body. A
+# valid body takes 10 bytes of memory per byte; a body of the smallest JSON values takes 50.
 MEMORY_BYTES, BYTES_PER_BYTE = 2**30, 100
 # limits the number of such processes, each of which takes a core
 _reading = threading.BoundedSemaphore(2)
 
 
 class LargeBodyRoute(APIRoute):
-    """Reads large submissions itself: FastAPI would parse them on the event loop."""
+    """A route that itself reads large submissions, which FastAPI parses on the event loop."""
 
     #: name of the dialect
     dialect: ClassVar[str]
@@ -66,13 +67,13 @@ class LargeBodyRoute(APIRoute):
     @staticmethod
     @abstractmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        """Answer in the form of the dialect's route."""
+        """Make the response to a submission in the form of the dialect's route."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[None, None, Response]]:
         handle_small = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            # earlier versions of FastAPI also parse a body without a content type
+            # a missing content type means JSON, as in older versions of FastAPI
             is_json = "json" in request.headers.get("content-type", "json").lower()
             if request.method == "POST" and is_json:
                 body = await request.body()
@@ -83,11 +84,11 @@ class LargeBodyRoute(APIRoute):
         return handle
 
     async def handle_large(self, request: Request, body: bytes) -> Response:
-        """Submit a job with a large body."""
+        """Submit the job in a large body."""
         queue: JobQueue = request.app.state.queue
         dialect: Dialect = request.app.state.dialects[self.dialect]
         who, lease = get_sender(request), request.headers.get(dialect.lease_header)
-        queue.leases.use(who, lease)  # refuse before the costly reading of the body
+        queue.leases.use(who, lease)  # refuse before the costly reading
         description = queue.device.description
         more = {"solver": problems.solver(description)}
 
@@ -110,12 +111,12 @@ class LargeBodyRoute(APIRoute):
 async def in_turn(
     queue: JobQueue, body: bytes, whole: Callable[[], Submission]
 ) -> Submission:
-    """Read a whole body in another thread; the caller holds the user's turn.
+    """Read a body in another thread; the caller holds the user's turn.
 
-    :param whole: reads the body
+    :param whole: reads the whole body
     """
     if len(body) > PROCESS_BYTES:
-        # In a separate thread: in the thread pool, it would delay authentication.
+        # not in the loop's thread pool, which authenticates requests
         return await asyncio.wrap_future(in_thread(whole))
     return await queue.reader.bodies.run(whole)
 
@@ -131,12 +132,12 @@ def read(
     """Read a submission and check that the device can run it; blocks.
 
     :param qubits: number of qubits of the device
-    :param payloads: kinds that the device accepts; the queue refuses other kinds, and
-        checks the content of all kinds except ``problem``
+    :param payloads: kinds that the device accepts. Only a ``problem`` is checked here; the
+        queue later checks the content of other kinds, and refuses kinds that the device does
+        not accept
     :param more: values that the dialect needs, or the properties of an annealer's solver
-    :raises RequestValidationError: if a field is invalid, as FastAPI raises it for a small
-        body
-    :raises Refused: if the submission is refused, as the queue refuses a small body
+    :raises RequestValidationError: if a field is invalid, like FastAPI for a small body
+    :raises Refused: if the submission is refused, like the queue for a small body
     """
     reading = _Reading(dialect, qubits, [*payloads], {**(more or {})})
     if len(body) > PROCESS_BYTES:
@@ -194,7 +195,7 @@ def _busy() -> Refused:
 def main() -> None:
     """Read one submission from standard input."""
     os.nice(10)  # the service and its device take precedence
-    # With these limits, the process ends even if the service has died.
+    # the limits end the process even if the service has died
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     reading = structs.read(_Reading, json.loads(sys.stdin.buffer.readline()))
     body = sys.stdin.buffer.read()

@@ -1,4 +1,4 @@
-"""``/v1``: operations on the device, maintenance windows, and the audit of both."""
+"""``/v1``: operations on the device, maintenance windows, and the audit of admins' actions."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def run(
 ) -> OutcomeAnswer:
     """Run an operation between two jobs, so that no job sees the settings change.
 
-    The new settings last until the next operation or the next start of the service.
+    The new settings apply until another operation changes them or the service starts again.
     """
     operation = device_operations.find(queue, name)
     if body.dry_run:
@@ -202,8 +202,8 @@ async def announce(
     """Announce a maintenance window: the QPU is drained at its start and opened at its end.
 
     A job that is not expected to end before the window does not start; shorter jobs may run
-    ahead of that job. A window without an end lasts until the QPU is opened; there is at
-    most one such window, and a new one replaces it. Windows survive a restart of the service.
+    ahead of this job. A window without an end lasts until the QPU is opened. There is at most
+    one such window; a new such window replaces it. Windows survive a restart of the service.
     """
     if body.starts is None:
         if body.ends is not None:

@@ -35,16 +35,16 @@ from sf_quantum.service.queue.upkeep.readiness import Readiness
 from sf_quantum.service.store import audit
 
 router = APIRouter(prefix="/v1", tags=["device"], responses=EVERYWHERE)
-# Largest numbers of variables and of reads in a query about a possible job.
+# maximum number of variables, and of reads, in a query about a possible job
 MAX_ASKED = 10**9
 
 
-# a tuple would be a kind of array that not all readers of the OpenAPI document support
+# a list: not all readers of the OpenAPI document support the kind of array of a tuple
 Pair: TypeAlias = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 class TimingAnswer(Strict):
-    """Modelled seconds per job, per shot, and per read-out of a shot."""
+    """The device's model of times: modelled seconds per job, shot, and read-out of a shot."""
 
     setup_seconds: float
     shot_seconds: float
@@ -68,7 +68,7 @@ class DriftAnswer(Strict):
 
 
 class BoundsAnswer(Strict):
-    """Bounds of a job; a larger job is refused, or fails during its computation."""
+    """Bounds of a job; a larger job is refused, or fails while it is computed."""
 
     values: int = Field(description="Shots times variables, atoms or classical bits.")
     updates: int = Field(
@@ -253,9 +253,10 @@ class HealthAnswer(Strict):
 
 @router.get("/health", summary="Show whether the service works")
 async def health(queue: Queue) -> HealthAnswer:
-    """Answer 200 while the queue works, even if the QPU is drained or closed.
+    """Respond with 200 while the queue works, even if the QPU is drained or closed.
 
-    Answer 503 with the reason if the queue broke or is being stopped. Needs no credential.
+    Respond with 503 and the reason if the queue broke or is being stopped. The request needs
+    no credential.
     """
     if queue.failure:
         raise Refused(503, queue.failure)
@@ -264,17 +265,17 @@ async def health(queue: Queue) -> HealthAnswer:
 
 @router.get("/health/live", summary="Show whether the service runs")
 async def live() -> HealthAnswer:
-    """Answer 200 while the service answers at all. Needs no credential."""
+    """Respond with 200 if the service responds at all. The request needs no credential."""
     return HealthAnswer(status="ok")
 
 
 @router.get("/health/ready", summary="Show whether the service takes work")
 async def ready(request: Request) -> HealthAnswer:
-    """Answer 200 if jobs can be submitted and run, and 503 with the reason if not.
+    """Respond with 200 if jobs can be submitted and run; otherwise with 503 and the reason.
 
-    Tests a write to the state, the free space there, the background tasks, the QPU's
-    status, and whether the tokens file can be read. The test runs at most every 2 s, so an
-    answer may be 2 s old. Needs no credential.
+    The service tests a write to its state, the free space there, the background tasks, the
+    QPU's status, and whether the tokens file can be read. It tests at most every 2 s, so a
+    response may be 2 s old. The request needs no credential.
     """
     readiness: Readiness = request.app.state.readiness
     if (why := await readiness.problem()) is not None:
@@ -304,7 +305,7 @@ async def device(
 ) -> DeviceAnswer:
     """Show name, technology, size, leases, queue, calibration and time scale.
 
-    Position, ETA and expected times are those of a job that would be submitted now.
+    Position, ETA and expected times are given for a job that would be submitted now.
     """
     return show(queue, job_class, who.user, variables=variables, reads=reads)
 
@@ -316,11 +317,11 @@ async def device(
     responses={404: refusal("The device does not report a graph.")},
 )
 def topology(queue: Queue, _: Who) -> Response:
-    """List the couplers of an annealer or of a gate-based device, up to some 40,000."""
+    """List the couplers of an annealer or of a gate-based device, up to about 40,000."""
     if (topology := queue.device.description.topology) is None:
         raise Refused(404, "this device tells no graph")
-    # FastAPI runs this function in a thread, and no model checks each of the many
-    # couplers.
+    # FastAPI runs this function in a thread. The response is written without the model, which
+    # would check each of the many couplers.
     content = {name: getattr(topology, name) for name in TopologyAnswer.model_fields}
     return Response(json.dumps(content), media_type="application/json")
 
@@ -329,7 +330,7 @@ def topology(queue: Queue, _: Who) -> Response:
     "/device", summary="Change the number of vQPUs", responses={403: ADMINS_ONLY}
 )
 async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
-    """Change the number of leases that may be held at once; leases already held stay held."""
+    """Change the number of leases that may be held at the same time; no held lease ends."""
     old, new = {"vqpus": queue.vqpus.number}, {"vqpus": body.vqpus}
     entry = audit.AuditEntry(who.user, "set vqpus", new, old, new)
     await audit.append(queue.store, entry)
@@ -339,7 +340,7 @@ async def change(body: DeviceChange, queue: Queue, who: Admin) -> DeviceAnswer:
 
 @router.post("/device/open", summary="Open the QPU", responses={403: ADMINS_ONLY})
 async def open_(queue: Queue, who: Admin) -> DeviceAnswer:
-    """Let jobs start and leases be granted again."""
+    """Allow jobs to start and leases to be granted again."""
     await queue.availability.set_status("open", user=who.user)
     return show(queue)
 
@@ -376,10 +377,10 @@ def show(
 ) -> DeviceAnswer:
     """Describe the device.
 
-    :param job_class: class of the job to forecast; the service's default if ``None``
-    :param user: user who would submit this job
-    :param variables: number of variables of this job
-    :param reads: number of reads of this job
+    :param job_class: class of the job to forecast; ``None``: the service's default class
+    :param user: user who would submit the job
+    :param variables: number of variables of the job
+    :param reads: number of reads of the job
     """
     device, watch = queue.device, queue.drift
     description = device.description

@@ -1,4 +1,4 @@
-"""The service's own dialect as a whole."""
+"""The class of the service's own dialect."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from sf_quantum.service.queue.forecasts import Listed
 from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.service.store.rows import NO_JOB
 
-# Longest result that is sent together with its job.
+# maximum length of a result that is sent together with its job
 INLINE_CHARACTERS = 65_536
 
 
@@ -51,8 +51,8 @@ class _Route(LargeBodyRoute):
 
     @staticmethod
     def reply(queue: JobQueue, job: Job, new: bool) -> Response:
-        # The answer does not wait for the job's end: the large body stays in memory until
-        # the answer, and only a few such bodies may.
+        # The response does not wait for the job's end: until the response, the large body
+        # stays in memory, and only few such bodies may be in memory.
         answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
         content = answer.model_dump(mode="json", by_alias=True)
         return JSONResponse(content, 201 if new else 200)
@@ -130,7 +130,7 @@ class JobAnswer(Strict):
 
 
 class SubmittedAnswer(JobAnswer):
-    """A job, and its result if the submission has waited for it."""
+    """A job, with its result if the submission has waited for the result."""
 
     result: dict[str, JsonValue] | None = Field(
         default=None,
@@ -182,9 +182,9 @@ async def submit(
 ) -> SubmittedAnswer:
     """Submit a job to the queue, under a lease that is held.
 
-    An acknowledged job is on disk: it survives if the service is killed. With `wait`, the
-    answer comes once the job has ended, with its result, or when the time has passed. A body
-    of more than 65,536 bytes is answered immediately, despite `wait`.
+    An acknowledged job is on disk, so it survives if the service is killed. With `wait`, the
+    response is sent when the job has ended, with its result, or when the time has passed. The
+    response to a body of more than 65,536 bytes is sent immediately, regardless of `wait`.
     """
     job, new = await queue.submit(who, x_sfq_lease, body.submission())
     response.status_code = 201 if new else 200
@@ -222,8 +222,8 @@ async def jobs(
 ) -> Response:
     """List the latest jobs, oldest first: of the lease in the header, or of the caller.
 
-    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link` has
-    the address of their page, with `rel="next"`.
+    An admin sees the jobs of all users. If there may be earlier jobs, the header `Link`
+    contains the address of their page, with `rel="next"`.
     """
 
     def shown(listed: Sequence[Listed]) -> Response:
@@ -250,7 +250,7 @@ async def job(
     who: Who,
     wait: Wait = 0.0,
 ) -> JobAnswer:
-    """Show a job; with `wait`, once it has ended or the time has passed."""
+    """Show a job; with `wait`, when the job has ended or the time has passed."""
     current = await queue.wait(who, job_id, wait)
     if not current.final and queue.failure:
         raise Refused(503, queue.failure)
@@ -276,7 +276,7 @@ async def job(
     },
 )
 async def result(job_id: str, queue: Queue, who: Who) -> Response:
-    """Fetch the result; its `info` has sampler, QPU, calibration, timing and seed."""
+    """Fetch the result; its `info` contains sampler, QPU, calibration, timing and seed."""
     content = await queue.reader.result(who, job_id)
     gone = Refused(404, NO_JOB)
     return PartsResponse(content.size, content.part, "application/json", gone)
@@ -309,7 +309,7 @@ async def counters(
     ] = 0,
     wait: Wait = 0.0,
 ) -> Response:
-    """Fetch the counts of circuits; with `wait`, once some exist or the job has ended.
+    """Fetch the counts of circuits; with `wait`, when there are some or the job has ended.
 
     The circuits of a slice finish together; see `slice_seconds` of the configuration.
     """
@@ -342,7 +342,7 @@ async def sample_sets(
     first: Annotated[int, Query(ge=0, le=1_000_000, description="The first BQM.")] = 0,
     wait: Wait = 0.0,
 ) -> Response:
-    """Fetch the sample sets of BQMs; with `wait`, once some exist or the job has ended.
+    """Fetch the sample sets of BQMs; with `wait`, when there are some or the job has ended.
 
     The BQMs of a slice finish together; see `slice_seconds` of the configuration.
     """
@@ -367,14 +367,14 @@ def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> R
 
 @router.delete("/{job_id}", summary="Cancel a job", responses={404: _NO_JOB})
 async def cancel(job_id: str, queue: Queue, who: Who) -> JobAnswer:
-    """Cancel a job unless it has ended, and answer once it has left the device."""
+    """Cancel a job unless it has ended, and respond when the job has left the device."""
     return answer_for(queue, await queue.cancel(who, job_id))
 
 
 async def submitted(
     queue: JobQueue, who: Identity, job: Job, seconds: float
 ) -> SubmittedAnswer:
-    """Show a submitted job, once it has ended or the time has passed."""
+    """Describe a submitted job when it has ended or the time has passed."""
     if seconds > 0:
         job = await queue.wait(who, job.id, seconds)
     answer = SubmittedAnswer(**answer_for(queue, job).model_dump())
@@ -398,12 +398,12 @@ def _check_wait(request: Request) -> None:
 
 
 def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
-    """Show a job with its forecast."""
+    """Describe a job with its forecast."""
     return shown_job(job, queue.forecasts.of(job))
 
 
 def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
-    """Show a job with a forecast, which is ``None`` once the job has ended."""
+    """Describe a job with a forecast, which is ``None`` once the job has ended."""
     expected = vars(forecast) if forecast else _NO_FORECAST
     shown = {**vars(job), **expected, "idempotency_key": job.key}
     shown["note"] = job.note or (forecast and forecast.reason) or None

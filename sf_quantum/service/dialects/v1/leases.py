@@ -136,7 +136,7 @@ class LeaseBody(Strict):
 
 
 class HonouredAnswer(Strict):
-    """The scheduling that the lease's request specified, and that the service applied."""
+    """The scheduling that the request for the lease specified; the service applied it."""
 
     latest_start: float | None = Field(
         description="The time by which the lease was granted, or at which it ends if "
@@ -227,8 +227,8 @@ async def acquire(
 ) -> LeaseAnswer:
     """Acquire the right to submit jobs; at most one lease per vQPU is held at a time.
 
-    With `wait`, pending requests are granted by class and priority, then in the order of the
-    policy, which is by default the order of arrival.
+    With `wait`, the request waits while all vQPUs are leased. Waiting requests are granted by
+    class and priority, then in the order of the policy (by default, the order of arrival).
     """
     wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
     async with _disconnection(request, body.wait) as gone:
@@ -282,7 +282,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
     responses={403: refusal("The lease has ended."), 404: refusal("No such lease.")},
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
-    """Renew a lease, so the idle limit does not end it; `expires` does not change."""
+    """Prevent the end of an idle lease; the lease's expiry does not change."""
     return _answer(queue, queue.leases.renew(who, lease_id))
 
 
@@ -309,7 +309,7 @@ async def release(
 ) -> Response:
     """Release the lease and cancel its unfinished jobs, including a running job.
 
-    Releasing the lease again changes nothing.
+    A lease that has already been released does not change.
     """
     lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
     return await _with_jobs(queue, who, lease)
@@ -342,7 +342,7 @@ async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
 
 @asynccontextmanager
 async def _disconnection(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
-    """Notice if a waiting client disconnects, since it could not release its lease."""
+    """Notice if a waiting client disconnects, since this client cannot release its lease."""
     gone = asyncio.Event()
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""Common parts of the bodies and answers of ``/v1``, and the body of a job."""
+"""Parts that bodies and responses of ``/v1`` share, and the body of a job."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Moment: TypeAlias = Annotated[float, Field(ge=0, le=LAST_SECOND, allow_inf_nan=False)]
 
 
-# Largest number of keys in an object with fields. Each unknown key is an error of 1 kB, and
-# a body may have many unknown keys.
+# Maximum number of keys in an object with fields: the response describes each unknown key in
+# 1 kB, and a body may have many unknown keys.
 MAX_KEYS = 100
 
 
@@ -82,7 +82,7 @@ class Parameters(Strict):
 
 
 class CircuitProgram(Strict):
-    """A circuit with parameters: it runs once for each set of values."""
+    """A circuit with parameters; it runs with all shots for each set of values."""
 
     program: str = Field(description="OpenQASM 3, with `input float` parameters.")
     values: Annotated[
@@ -149,7 +149,7 @@ class JobBody(Strict):
     @field_validator("problem", mode="before")
     @classmethod
     def _check_problem(cls, problem: JsonValue) -> JsonValue:
-        """Report an error once, and not for each form of a problem."""
+        """Report one error, instead of an error for each form that a problem may have."""
         bqms = problem if isinstance(problem, list) else [problem]
         if problem is not None and not all(isinstance(one, dict) for one in bqms):
             raise PydanticCustomError("bqm", "expected a BQM, or a list of BQMs")
@@ -158,7 +158,7 @@ class JobBody(Strict):
     @field_validator("circuit", mode="before")
     @classmethod
     def _check_circuit(cls, content: JsonValue) -> JsonValue | CircuitProgram:
-        """Report an error once, and not for each form of circuits."""
+        """Report one error, instead of an error for each form that circuits may have."""
         if content is None:
             return None
         try:
@@ -175,9 +175,9 @@ class JobBody(Strict):
         return content
 
     def submission(self) -> Submission:
-        """Convert the body for the queue.
+        """Convert the body into a submission for the queue.
 
-        :raises Refused: 422 unless the body has exactly one payload, with valid parameters
+        :raises Refused: 422 unless the body has exactly one payload and valid parameters
         """
         kinds: tuple[Kind, ...] = get_args(Kind)
         given = [kind for kind in kinds if getattr(self, kind) is not None]

@@ -33,8 +33,8 @@ from sf_quantum.service.store.reports.usage import (
 )
 from sf_quantum.text import LAST_SECOND, PERIOD, csv_row, exact_utc
 
-# Added to the last end of a job, since a period excludes its end; times in requests have
-# microseconds.
+# Added to the last end of a job, so that a report's period, which excludes its own end,
+# includes this job. It exceeds a microsecond, to which times in requests are exact.
 MILLISECOND = 1e-3
 router = APIRouter(prefix="/v1/accounting", tags=["accounting"], responses=EVERYWHERE)
 
@@ -69,7 +69,7 @@ class UsageQuery(Strict):
     @field_validator("from_", "until", mode="before")
     @classmethod
     def _read_seconds(cls, value: str) -> str | datetime:
-        """Read any number as seconds; pydantic reads large ones as milliseconds."""
+        """Read any number as seconds; pydantic reads large numbers as milliseconds."""
         try:
             seconds = float(value)
         except ValueError:
@@ -90,17 +90,17 @@ def usage(
 ) -> Response | UsageAnswer:
     """Sum up the jobs that ended in a period: the caller's jobs or, for an admin, all jobs.
 
-    A job is charged to the user, project, lease and Slurm job under which it ended, with the
-    use of the attempt that ended it. Earlier attempts, which were interrupted, are lost and
-    have separate columns. Jobs older than the retention time count as ended at the beginning
-    of the hour in which they ended. CSV has the rows without the total, each with the
-    period; numbers are plain decimals, and an apostrophe precedes a text that a spreadsheet
-    would interpret as a formula. If there are more rows than `limit`, the header `Link` has
-    the address of the next page, with `rel="next"`.
+    A job's use is that of its last attempt. It is charged to the user, project, lease and
+    Slurm job under which the job ended. Earlier attempts, which were interrupted, are lost
+    and have separate columns. For jobs older than the retention time, the end is rounded down
+    to the hour. CSV contains the rows without the total, each with the period; numbers are
+    plain decimals, and an apostrophe precedes a text that a spreadsheet would interpret as a
+    formula. If there are more rows than `limit`, the header `Link` contains the address of
+    the next page, with `rel="next"`.
     """
     since, before = since_epoch(query.from_), since_epoch(query.until)
     if before is None:
-        # As exact as times in requests, so that the next report can begin there.
+        # exact to a microsecond like times in requests, so the next report can begin there
         before = round(max(time.time(), last_end(queue.store) + MILLISECOND), 6)
     if since is not None and since > before:
         if query.until is None:
@@ -126,7 +126,7 @@ def usage(
 
 
 def _next_page(query: UsageQuery, since: float | None, before: float) -> str:
-    """Return the address of the page that follows, of the same period."""
+    """Return the address of the next page, for the same period."""
     parameters: dict[str, str | int] = {"by": query.by, "until": exact_utc(before)}
     if since is not None:
         parameters["from"] = exact_utc(since)

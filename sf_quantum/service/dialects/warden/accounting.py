@@ -34,7 +34,7 @@ router = APIRouter(
         422: refusal("A parameter is wrong."),
     },
 )
-# newer versions of warden use the second path
+# newer versions of warden use the second path, older versions the first
 PATHS = ("/acct", "/accounting")
 
 
@@ -47,7 +47,7 @@ class UsersQuery(BaseModel):
 
     @property
     def users(self) -> list[str]:
-        # Not a validator, since the look-up may block, and queries are read in the loop
+        # not in a validator, which runs on the event loop: the look-up may block
         return [*map(user_name, self.user_id)]
 
     @property
@@ -56,7 +56,11 @@ class UsersQuery(BaseModel):
         return Page(self.limit, self.offset)
 
     def rows(self, ended: str, among: Mapping[str, Sequence[usage.Value]]) -> Filter:
-        """Return a filter by the time in the column ``ended`` and by values of others."""
+        """Return the filter of a report.
+
+        :param ended: column of the time to which the query's bounds apply
+        :param among: allowed values by column
+        """
         since, before = since_epoch(self.ended_after), since_epoch(self.ended_before)
         return Filter(ended, since, before, among)
 
@@ -86,10 +90,10 @@ Whole = Annotated[int, BeforeValidator(round)]
 
 
 class Sums(BaseModel):
-    """Jobs and their times in seconds.
+    """The number of jobs, and their times in seconds.
 
-    `qpu_seconds`, which is exact, and the fields after it are extensions of warden's API.
-    Lost attempts were interrupted, and are not included in the other sums.
+    `qpu_seconds`, which is not rounded, and the later fields are extensions of warden's API.
+    Lost attempts, which were interrupted, are not included in the other sums.
     """
 
     count: int = 0
@@ -180,7 +184,7 @@ class Jobs(_Report[JobRow]):
 def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Users:
     """Sum up the sessions that have ended, and their jobs that have ended.
 
-    Sessions are kept, and counted, for the service's retention time.
+    Sessions are kept, and included in reports, for the service's retention time.
     """
     sessions = query.rows("closed", {"user": query.users})
     total, rows = usage.users(queue.store, sessions, query.page)
@@ -207,7 +211,7 @@ def by_session(
 ) -> Sessions:
     """List ended sessions with their durations, the oldest first.
 
-    The number of jobs includes jobs that users have deleted.
+    The number of jobs includes jobs that have been deleted.
     """
     among = {
         "user": query.users,
@@ -239,7 +243,7 @@ def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs
 
 
 def _sums(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
-    """Add up the sums of the states."""
+    """Add up the sums over all states."""
     counted = ("count", "shots", "lost_attempts")
     names = (*counted, "seconds", "wait", "qpu_seconds", "lost_qpu_seconds")
     total = {name: sum(row[name] for row in rows.values()) for name in names}

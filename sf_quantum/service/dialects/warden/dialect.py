@@ -1,4 +1,4 @@
-"""The dialect of Pasqal's warden as a whole."""
+"""The class of the dialect of Pasqal's warden."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sf_quantum.service.domain.jobs import Submission
 
 
 class Warden(Dialect):
-    """Sessions and jobs of QRMI's type ``pasqal-local``."""
+    """Sessions and jobs for QRMI's type ``pasqal-local``."""
 
     name = "warden"
     clients = "QRMI's type `pasqal-local`"

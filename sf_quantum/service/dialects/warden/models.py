@@ -16,7 +16,7 @@ class CreateJob(BaseModel):
     shots: int = Field(ge=1, le=100_000, strict=True)
 
     def submission(self) -> Submission:
-        """Convert the body for the queue; warden has no idempotency keys."""
+        """Convert the body into a submission, with a new key: warden has no keys of jobs."""
         return Submission(
             kind="sequence",
             content=self.sequence,

@@ -1,6 +1,6 @@
-"""Warden's dialect (QRMI's type ``pasqal-local``), over the queue and leases of all dialects.
+"""The routes of warden's dialect, which QRMI's type ``pasqal-local`` speaks.
 
-A session is a lease, a slot is a vQPU, the id of a job is its number in the queue. Paths,
+A session is a lease, a slot is a vQPU, and the id of a job is its number in the queue. Paths,
 bodies, names and statuses are the same as in Pasqal's warden, so the client in the package
 ``qrmi`` and the SPANK plugin work unmodified.
 """
@@ -53,7 +53,7 @@ Text: TypeAlias = Annotated[
 
 @lru_cache(1024)
 def user_name(number: str) -> str:
-    """Return the name for a uid; a uid without a user on this machine stays a number."""
+    """Return the name of a user by uid; the uid itself if no user of this host has it."""
     try:
         return pwd.getpwuid(int(number)).pw_name if number.isdecimal() else number
     except (KeyError, OverflowError, ValueError):  # int() reads at most 4,300 digits
@@ -62,14 +62,14 @@ def user_name(number: str) -> str:
 
 @lru_cache(1024)
 def user_number(name: str) -> str:
-    """Return the uid of a user, as in warden's answers; see :func:`user_name`."""
+    """Return a user's uid, as in warden's responses; the name itself without such a user."""
     try:
         return str(pwd.getpwnam(name).pw_uid)
     except (KeyError, ValueError):
         return name
 
 
-# the fields of leases and jobs under warden's names
+# fields of leases and jobs, under their names in warden
 UserId: TypeAlias = Annotated[
     str, BeforeValidator(user_number), Field(validation_alias="user")
 ]
@@ -97,7 +97,7 @@ class SetAccessible(BaseModel):
 
 
 class Slots(BaseModel):
-    """The vQPUs: how many leases may be held, and how many are held."""
+    """The vQPUs: how many leases can be held, and how many are held."""
 
     qpu_slots_total: int
     qpu_slots_used: int
@@ -133,7 +133,7 @@ class Session(BaseModel):
 
 
 class WardenJob(BaseModel):
-    """A job of any kind; its id is its number in the queue."""
+    """A job of any kind; the id is the job's number in the queue."""
 
     id: int = Field(validation_alias="number")
     user_id: UserId
@@ -183,7 +183,7 @@ class StatusAnswer(BaseModel):
     open_sessions: list[OpenSession]
 
 
-# Largest total size of the results in a list of jobs.
+# maximum total size of the results in a list of jobs
 RESULT_BYTES = 16 * 1024 * 1024
 _JOBS = TypeAdapter(list[WardenJob])
 NO_SLOTS = "Not enough QPU slots available."
@@ -227,12 +227,9 @@ router = APIRouter(
 
 @router.get("/accessible", summary="Show whether the QPU takes sessions")
 async def accessible(queue: Queue) -> Accessible:
-    """Show whether the QPU accepts sessions.
-
-    Needs no credential, since clients send this request before they have a job.
-    """
+    """Show the QPU's status without a credential: clients query it before they have a job."""
     reason, availability = qpu_reason(queue), queue.availability
-    # the operator's message, unless the QPU is unavailable for another reason
+    # the operator's message is shown unless the QPU is unavailable for another reason
     offline = availability.is_open and reason
     other = queue.failure or availability.in_maintenance or offline
     given = "" if other else availability.message
@@ -255,10 +252,7 @@ async def set_accessible(body: SetAccessible, queue: Queue, who: Admin) -> Acces
 
 @router.get("/qpu-slots", summary="Count the vQPUs")
 async def slots(queue: Queue) -> Slots:
-    """Show the number of vQPUs, and how many of them are leased.
-
-    Needs no credential, since load sensors of batch systems send this request.
-    """
+    """Show the slots without a credential: load sensors of batch systems query them."""
     total, used = queue.vqpus.number, len(queue.leases.held)
     return Slots(
         qpu_slots_total=total,
@@ -269,9 +263,9 @@ async def slots(queue: Queue) -> Slots:
 
 @router.get("/qpu/specs", summary="Describe the device for Pulser")
 def specs(queue: Queue) -> Specs:
-    """Describe the device; with Pulser installed, sequences can be built from this.
+    """Describe the device; if Pulser is installed, users can build sequences for it.
 
-    Needs no credential, as in warden.
+    As in warden, the request needs no credential.
     """
     return Specs(specs=queue.device.specs())
 
@@ -295,9 +289,9 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
     """Acquire a vQPU for a user's Slurm job, or refuse immediately if none is free.
 
     In warden, only root and admins may acquire sessions; the configuration of this service
-    may also allow users to do so. The session's class is that of the job's partition.
-    If no vQPU is free, the answer may be an existing session of the same user and Slurm job,
-    if this session has no unfinished jobs and an earlier program has not released it.
+    may also allow users to do so. The session's class is the class of the job's partition.
+    If no vQPU is free, but an earlier program of the same user and Slurm job has not released
+    its session and the session has no unfinished jobs, the response contains this session.
     """
     if body.qpu_slots > queue.vqpus.number:
         raise Refused(409, NO_SLOTS, "qpu_slots")
@@ -324,8 +318,8 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
 async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
     """Find a session that an earlier program of a Slurm job has not released.
 
-    Leases of other dialects are not returned: they have a key or a purpose. Programs outside
-    of Slurm all name job 0, and may run concurrently.
+    Leases of other dialects are not returned; they can be told by their key or purpose. Job
+    0 is ignored, since all programs outside of Slurm send this number.
     """
     if request.slurm_job_id in (None, "", "0"):
         return None
@@ -354,7 +348,7 @@ async def create_job(
 ) -> WardenJob:
     """Submit a sequence to the queue; an acknowledged job is on disk.
 
-    Warden has no idempotency keys: repeating the request makes a second job.
+    Warden has no idempotency keys: a repeated request submits a second job.
     """
     try:
         job, _ = await queue.submit(who, x_warden_session, body.submission())
@@ -367,8 +361,8 @@ async def create_job(
 async def jobs(queue: Queue, who: Who) -> Response:
     """List the latest jobs of every kind, oldest first.
 
-    The list has the results of the latest jobs, up to 16 MiB; each other result is shown only
-    by the route of its job.
+    The list contains the results of the latest jobs, up to 16 MiB in total. Other results are
+    shown only by the route of the single job.
     """
 
     def listed() -> bytes:
@@ -400,12 +394,12 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
 
 @router.post("/jobs/{number}/cancel", summary="Cancel a job")
 async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
-    """Cancel a job that has not ended, and answer once it has left the device."""
+    """Cancel a job that has not ended, and respond when the job has left the device."""
     current = queue.find(who, number)
     late = current.final
     if not late:
         current = await queue.cancel(who, current.id)
-        # the job may have ended by itself meanwhile
+        # the job may have ended meanwhile without the cancellation
         late = current.final and current.state != "Cancelled"
     if late:
         status = STATUSES[current.state]

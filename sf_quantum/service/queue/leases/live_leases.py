@@ -185,7 +185,7 @@ class Leases:
         return live is not None and live.is_active
 
     def find(self, who: Identity, lease_id: str) -> Lease:
-        """Find a lease, even an ended lease; refuse with 404 if the sender has no such lease."""
+        """Find a lease, even if it has ended; refuse with 404 unless the sender may see it."""
         live = self._live(lease_id)
         lease = self._store.leases.get(lease_id) if live is None else live.lease
         if lease is None or not visible(who, lease):
