@@ -1,6 +1,6 @@
-"""A gate-based QPU as IQM describes one: its qubits, couplings, operations and identity.
+"""A gate-based QPU in IQM's form: its qubits, couplings, operations and identity.
 
-Names of qubits and implementations are those that ``iqm-client`` 36 knows.
+Names of qubits and implementations are the names that ``iqm-client`` 36 uses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from sf_quantum.protocol.descriptions import Description
 from sf_quantum.service.device.interface import Device
 from sf_quantum.service.dialects.common import utc
 
-# Implementation of each operation, by IQM's names.
+# IQM's name of each operation, and the name of its implementation
 IMPLEMENTATIONS = {"prx": "drag_crf", "cz": "tgss_crf", "measure": "constant"}
-# Largest QPU without known couplings: every pair of its qubits is listed as coupled.
+# Maximum number of qubits of a QPU whose couplings are unknown: every pair of qubits is then
+# listed as coupled.
 MOST_COUPLED = 64
 
 
@@ -25,9 +26,10 @@ MOST_COUPLED = 64
 class Architecture:
     """The qubits and couplings of a QPU.
 
-    :param labels: upper bound of the numbers of qubits
-    :param qubits: numbers of the qubits in service, sorted
-    :param couplings: sorted pairs of these qubits, lower number first
+    :param labels: upper bound of the qubits' numbers
+    :param qubits: numbers of the qubits in service, in ascending order
+    :param couplings: coupled pairs of these qubits, in ascending order, each pair with the
+        lower number first
     """
 
     labels: int
@@ -36,12 +38,12 @@ class Architecture:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The qubits in service by their names."""
+        """The numbers of the qubits in service, by IQM's names."""
         return {qubit_name(number): number for number in self.qubits}
 
     @cached_property
     def pairs(self) -> frozenset[tuple[int, int]]:
-        """The couplings, in both orders."""
+        """The coupled pairs of qubits, each pair in both orders."""
         return frozenset(self.couplings) | {(b, a) for a, b in self.couplings}
 
 
@@ -52,7 +54,7 @@ def of(description: Description) -> Architecture | None:
     if description.topology is None:
         if not 0 < description.qubits <= MOST_COUPLED:
             return None
-        # all qubits are equivalent, so only their number matters
+        # all qubits are equivalent, so only the number of qubits matters
         qubits = tuple(range(description.qubits))
         return Architecture(description.qubits, qubits, tuple(combinations(qubits, 2)))
     working = description.topology.without(description.out_of_service)

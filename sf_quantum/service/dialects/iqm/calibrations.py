@@ -1,6 +1,6 @@
 """A calibration in IQM's format: its id, the calibrated gates, and measured values.
 
-Names of gates, implementations and observations are those that ``iqm-client`` 36 knows.
+Names of gates, implementations and observations are the names that ``iqm-client`` 36 uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sf_quantum.service.dialects.iqm.architecture import (
     time,
 )
 
-# names of IQM's observations, by the name of the device's reading
+# IQM's names of observations, by the names of the device's values
 _READ_OUT = {
     "readout_false_one": "error_0_to_1",
     "readout_false_zero": "error_1_to_0",
@@ -59,10 +59,10 @@ def dynamic(device: Device, chip: Architecture) -> dict[str, JSON]:
 def observations(
     device: Device, chip: Architecture, *, metrics: bool
 ) -> dict[str, JSON]:
-    """List the values that the calibration has measured.
+    """Describe a set of observations: the values that the calibration has measured.
 
-    :param metrics: whether to list the quality of the operations; otherwise, the list is
-        empty, as there is no other data of the calibration
+    :param metrics: whether the set lists the quality of the operations; otherwise, it is
+        the calibration set, which is empty, since there is no other data
     """
     id_ = calibration_set(device, device.description.calibration)
     made = time(device.calibrations.made or 0.0)
@@ -96,7 +96,7 @@ def observations(
 
 
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
-    """Yield names and values of the known metrics, which are the same for all qubits."""
+    """Yield names and values of the device's metrics; values are the same for all qubits."""
     values = device.calibrations.data.values
     qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
@@ -112,8 +112,7 @@ def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
             if reading in values:
                 yield f"characterization.model.{name}.{field}", values[reading]
         if single is not None:
-            # A depolarising error with parameter p on d levels has fidelity 1 - (1 -
-            # 1/d) p.
+            # a depolarising error with parameter p on d levels has fidelity 1 - (1 - 1/d) p
             path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
             yield f"{path}.fidelity", 1.0 - single / 2
     if (double := values.get("gate_error_two_qubits")) is not None:

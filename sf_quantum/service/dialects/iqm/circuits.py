@@ -1,8 +1,8 @@
-"""Circuits as IQM's clients send them, and as OpenQASM 3.
+"""Circuits as IQM's clients send them, and their conversion to and from OpenQASM 3.
 
-The text has a statement for each instruction, on the QPU's own qubits. Its first comment is
-one line of JSON with data that OpenQASM cannot express: the circuit's name and metadata, and
-the keys of its measurements with their numbers of bits, in order.
+The OpenQASM text has a statement for each instruction, on the QPU's physical qubits. Its
+first comment is one line of JSON with data that OpenQASM cannot express: the circuit's name
+and metadata, and the keys of its measurements in their order, with their numbers of bits.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from sf_quantum.service.dialects.iqm.architecture import (
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Job, Submission
 
-#: bounds of a job, which clients can query
+#: maximum numbers of circuits per job, instructions per circuit, shots per circuit, and
+#: circuits times shots per job; clients can query these
 CIRCUITS, INSTRUCTIONS, SHOTS, EXECUTIONS = 200, 10_000, 100_000, 1_000_000
-# Largest size of a job's options, without its circuits: every list of jobs reads them.
+# maximum size of a job's options, without its circuits, since every list of jobs reads them
 OPTIONS_BYTES = 16 * 1024
-# Largest number of entries in a mapping of qubit names.
+# maximum number of entries in a mapping of qubit names
 MAX_QUBITS = 10_000
-# largest numbers of characters of a name, and of qubits, in a message
+# maximum number of a name's characters, and of qubits, that a message quotes
 SHOWN, SHOWN_QUBITS = 100, 5
 # prx as iqm-client defines it, up to a global phase
 PRX = "gate prx(t, p) q { U(t, p - pi/2, pi/2 - p) q; }"
-# Names of the arguments of each operation; ``architecture`` has the implementations.
+# names of the arguments of each operation
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "prx": ("angle", "phase"),
     "cz": (),
@@ -68,7 +69,7 @@ Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 def _pairs(mapping: JsonValue) -> JsonValue:
-    """Also accept a mapping of qubits in the form of IQM's list of pairs."""
+    """Convert a mapping of qubits from IQM's list of pairs, if it has this form."""
     if isinstance(mapping, dict | list) and len(mapping) > MAX_QUBITS:
         raise ValueError(f"more than {MAX_QUBITS} qubits")
     if not isinstance(mapping, list):
@@ -85,7 +86,7 @@ def _pairs(mapping: JsonValue) -> JsonValue:
 
 
 def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Convert angles in full turns, which earlier clients send."""
+    """Convert angles in full turns, which older clients send, into radians."""
     for turns, angle in TURNS.items():
         if turns not in args:
             continue
@@ -93,14 +94,14 @@ def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
             raise ValueError(f"give {angle} or {turns}, not both")
         given = args.pop(turns)
         if isinstance(given, int | float) and not isinstance(given, bool):
-            # more turns make no sense, and the product of a long integer overflows
+            # larger angles are refused later, as infinite: their product would overflow
             given = given * math.tau if abs(given) < MOST_TURNS else math.inf
         args[angle] = given
     return args
 
 
 class Instruction(BaseModel):
-    """An operation on qubits; earlier clients name the locus ``qubits``."""
+    """An operation on qubits, its locus; older clients name the locus ``qubits``."""
 
     name: Name
     locus: Annotated[list[Name], Field(fail_fast=True)] = Field(
@@ -136,7 +137,7 @@ def _not_qir(circuit: JsonValue) -> JsonValue:
 
 
 class CircuitJob(BaseModel):
-    """A batch of circuits; unknown fields are ignored, as IQM does."""
+    """A batch of circuits; as in IQM's API, unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -157,13 +158,13 @@ class CircuitJob(BaseModel):
     dd_strategy: dict[str, JsonValue] | None = None
 
     def submission(self, chip: Architecture, tag: str | None = None) -> Submission:
-        """Convert the batch for the queue.
+        """Convert the batch into a submission for the queue.
 
         :param tag: tag of the request
         :raises Refused: 400 if a circuit does not fit on the QPU
         """
         if (names := self.qubit_mapping) and len({*names.values()}) < len(names):
-            # otherwise, an instruction could be shown with the other, perhaps longer, name
+            # otherwise, the circuit could be shown with other names than it was sent with
             raise Refused(400, "two names have the same qubit", "qubit_mapping")
         if len(self.circuits) * self.shots > EXECUTIONS:
             detail = f"circuits times shots exceed {EXECUTIONS}"
@@ -180,7 +181,7 @@ class CircuitJob(BaseModel):
             "circuit",
             texts if len(texts) > 1 else texts[0],
             {"num_reads": self.shots},
-            # IQM has no idempotency keys: repeating the request makes a second job
+            # IQM has no idempotency keys: a repeated request submits a second job
             f"iqm-{secrets.token_hex(16)}",
             dialect="iqm",
             implicit_lease=True,
@@ -249,7 +250,7 @@ class Reading:
 
 
 def submission_of(content: JSON, more: Mapping[str, JSON]) -> Submission:
-    """Read the content of a body as :func:`read` does, in another process.
+    """Read the content of a body like :func:`read`; called in another process.
 
     :param more: the fields of a :class:`Reading`
     """
@@ -265,7 +266,8 @@ def text(
 ) -> str:
     """Write a circuit as OpenQASM 3.
 
-    :param mapping: names of the QPU's qubits, by the circuit's names
+    :param index: index of the circuit in its batch, for messages
+    :param mapping: names of the QPU's qubits, by the names in the circuit
     :raises Refused: 400, with the message of ``iqm-client``, if the circuit does not fit on
         the QPU
     """
@@ -338,7 +340,7 @@ def _qubits(
         if qubit not in chip.numbers:
             raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
     qubits = [chip.numbers[qubit] for qubit in locus]
-    # the names are those of the QPU's qubits, and so short
+    # not shortened: the names of the QPU's qubits are short
     shown = f"{tuple(locus[:SHOWN_QUBITS])}"
     if len({*qubits}) < len(qubits):
         raise ValueError(f"{shown} has a qubit twice")

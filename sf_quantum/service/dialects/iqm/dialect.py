@@ -1,4 +1,4 @@
-"""IQM's API as a whole."""
+"""The class of IQM's dialect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 
 class Iqm(LeaselessDialect):
-    """Circuits of ``iqm-client`` and CUDA-Q, under implicit leases."""
+    """Circuits of ``iqm-client`` and CUDA-Q; they run under implicit leases."""
 
     name = "iqm"
     clients = "`iqm-client` (Qiskit, Cirq and Qrisp on IQM), QRMI's type `iqm-server`, CUDA-Q's target `iqm`"

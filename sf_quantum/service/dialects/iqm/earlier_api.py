@@ -1,7 +1,7 @@
-"""The requests of IQM's earlier API that are still in use, by CUDA-Q's target ``iqm``.
+"""The requests of IQM's earlier API that CUDA-Q's target ``iqm`` still sends.
 
-They do not name a quantum computer, and their angles are in full turns; otherwise, they are
-like current requests.
+These requests do not name a quantum computer, and their angles are in full turns; otherwise,
+they are like current requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATUSES: Mapping[State, str] = {
     "Failed": "failed",
     "Cancelled": "aborted",
 }
-# The OpenAPI document leaves these routes out, like those of IQM's current API.
+# not in the OpenAPI document, like the routes of IQM's current API
 router = APIRouter(include_in_schema=False)
 
 
@@ -51,7 +51,7 @@ async def submit(
 
 @router.get("/circuits/{job_id}/counts")
 async def counts(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
-    """Show a job, with its circuits and counts once it has ended."""
+    """Show a job; with its circuits and counts if it has ended."""
     job = jobs.find(who, job_id)
     if not job.final:
         return JSONResponse({"status": STATUSES[job.state]})

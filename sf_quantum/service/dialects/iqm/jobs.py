@@ -1,4 +1,4 @@
-"""The queue's jobs as IQM's."""
+"""The queue's jobs in the form of IQM's API."""
 
 from __future__ import annotations
 
@@ -31,21 +31,22 @@ STATUSES: Mapping[State, Status] = {
     "Failed": "failed",
     "Cancelled": "cancelled",
 }
-# sources of messages about a job
+# IQM's names of the sources of messages about a job
 SERVER, STATION = "iqm-server", "iqm-station-control"
 
 
 class Jobs:
-    """The circuits of one queue.
+    """The jobs of one queue that were submitted through IQM's API.
 
-    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` read large contents.
+    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` may read much data, so
+    they run in a thread.
     """
 
     def __init__(self, queue: JobQueue) -> None:
         self._queue = queue
 
     def find(self, who: Identity, job_id: str) -> Job:
-        """Find a job by its UUID; jobs of other dialects are refused with 404."""
+        """Find a job by its UUID; refuse jobs of other dialects with 404."""
         unknown = Coded(404, "job_not_found", f"job {job_id[:40]} not found")
         try:
             job = self._queue.find(who, UUID(job_id).hex)
@@ -125,7 +126,7 @@ class Jobs:
         ]
 
     def reads(self, job: Job) -> str:
-        """Return the reads of each circuit, as JSON text."""
+        """Return the bits that each shot of each circuit measured, as JSON text."""
         pairs = zip(self._texts(job), self._counters(job), strict=True)
         parts = [
             measurements.reads(circuits.keys(text), counter, f"{job.id}/{index}")
@@ -146,7 +147,7 @@ class Jobs:
         return measurements.counters(result)
 
 
-#: artifacts of a completed job, by name
+#: methods that make the artifacts of a completed job, by the artifacts' names
 ARTIFACTS = {"measurements": Jobs.reads, "measurement_counts": Jobs.counts}
 
 

@@ -1,4 +1,4 @@
-"""The results of a job's circuits in IQM's two forms: counts, and one read per shot."""
+"""The results of a job's circuits in IQM's two forms: counts, and the bits of each shot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counters(result: str) -> list[dict[str, int]]:
 
 
 def counts(keys: Keys, counter: Mapping[str, int]) -> dict[str, JSON]:
-    """Return the counts of bit strings with the bits of the first measurement first."""
+    """Return the counts by bit string; the first measurement's bits are first."""
     return {
         "measurement_keys": [key for key, _ in keys],
         "counts": {_bits(word): count for word, count in counter.items()},
@@ -28,10 +28,10 @@ def counts(keys: Keys, counter: Mapping[str, int]) -> dict[str, JSON]:
 
 
 def reads(keys: Keys, counter: Mapping[str, int], seed: str) -> str:
-    """List the reads of each shot, by the key of the measurement, as JSON text.
+    """List the bits of each shot, by the key of the measurement, as JSON text.
 
-    The device only counts bit strings, so the order of the shots is drawn at random, and is
-    the same for the same seed. The reads of one shot stay together across all measurements.
+    The device only counts bit strings, so the shots are in a random order; the same seed
+    gives the same order. For all measurements, the order of the shots is the same.
     """
     words = [_bits(word) for word in counter]
     shots = [*chain(*map(repeat, range(len(words)), counter.values()))]
@@ -39,7 +39,7 @@ def reads(keys: Keys, counter: Mapping[str, int], seed: str) -> str:
     ends = [0, *accumulate(bits for _, bits in keys)]
     parts = []
     for (key, _), (begin, end) in zip(keys, pairwise(ends), strict=True):
-        # the text of the bits of each bit string, then joined in the order of the shots
+        # the text of each distinct bit string; below, texts are joined in the shots' order
         texts = [f"[{','.join(word[begin:end])}]" for word in words]
         parts.append(f"{json.dumps(key)}: [{','.join(map(texts.__getitem__, shots))}]")
     return f"{{{', '.join(parts)}}}"

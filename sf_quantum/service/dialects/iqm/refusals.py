@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.http.guard import request_id
 
-# Fields outside the body, in the path or the query: IQM has a separate code for these.
+# fields in the path or the query; IQM has a separate code for errors in them
 PARAMETERS = ("use_timeslot", "tag", "wait_until_terminal", "timeout_seconds")
-# IQM's codes for refusals that all dialects share.
+# IQM's codes for refusals of parts that all dialects share, by HTTP status
 _CODES = {
     400: "invalid_job_payload",
     401: "unauthorized",
@@ -31,7 +31,7 @@ class Coded(Refused):
 
 
 def refused(request: Request, error: Refused) -> Response:
-    """Refuse as IQM does, with status 400 for every malformed request."""
+    """Write a refusal in IQM's form, with status 400 for every invalid request."""
     status = 400 if error.status == 422 else error.status
     code = _CODES.get(status, "internal_error")
     if isinstance(error, Coded):

@@ -1,8 +1,8 @@
-"""IQM's API, the dialect of ``iqm-client``, over the same queue and leases.
+"""The routes of IQM's API, the dialect of ``iqm-client``.
 
-Clients use the service's URL as that of an IQM Server with one quantum computer, and a
-bearer token of the service. Paths, bodies, names and statuses are those that ``iqm-client``
-36 and QRMI's ``iqm-server`` use, so these clients work unmodified.
+To clients, the service is an IQM Server with one quantum computer; they use a bearer token of
+the service. Paths, bodies, names and statuses are those that ``iqm-client`` 36 and QRMI's
+``iqm-server`` use, so these clients work unmodified.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from sf_quantum.service.queue.job_queue import JobQueue
 from sf_quantum.version import __version__
 
 PREFIX = "/api/v1"
-# Waiting time of a request for a job's end, as IQM documents it: default and limit.
+# default and maximum wait for a job's end, as IQM documents them
 WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10, 30
 TAG = 1024
-# Largest number of calibration sets that are remembered, since jobs may name earlier sets.
+# maximum number of calibration sets whose ids are remembered, since jobs may name earlier sets
 MOST_CALIBRATIONS = 1000
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ async def _jobs(request: Request) -> Jobs:
 
 
 JobsDep = Annotated[Jobs, Depends(_jobs)]
-# The OpenAPI document leaves this API out: IQM's client defines it.
+# not in the OpenAPI document, since IQM's client defines this API
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
@@ -63,7 +63,7 @@ def machine(device: Device, qc: str) -> Architecture:
     :raises Refused: 404 if the name is unknown, or the device is not a gate-based QPU
     """
     chip = architecture.of(device.description)
-    # QRMI sends the name with a colon in place of the last underscore
+    # QRMI sends the name with a colon instead of the last underscore
     names = {qc, "_".join(qc.rsplit(":", 1))}
     if chip is None or not names & {device.name, architecture.identity(device)}:
         raise Coded(404, "qc_not_found", f"quantum computer {qc[:100]!r} not found")
@@ -108,7 +108,7 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
         case "about":
             return JSONResponse({"version": __version__, "software_versions": {}})
         case "channel-properties":
-            # an empty message: no operation on a qubit can depend on a measurement
+            # an empty protobuf message: no operation on a qubit can depend on a measurement
             return Response(b"", media_type="application/protobuf")
     detail = f"{device.name} has no artifact {artifact[:100]!r}"
     raise Coded(404, "qc_artifact_not_found", detail)
@@ -144,7 +144,7 @@ def dynamic_architecture(
     return JSONResponse(dynamic)
 
 
-# This route precedes the submission, whose path pattern also matches this path.
+# defined before the submission's route, whose path pattern also matches this path
 @router.post("/jobs/{job_id}/cancel")
 async def cancel(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response:
     """Cancel a job; a job that has ended cannot be cancelled."""
@@ -180,7 +180,7 @@ async def submit(
 
 
 def _in_timeslot(queue: JobQueue, who: Identity, lease: str | None) -> bool:
-    """Whether a lease of the user has a timeslot, in which all of its jobs then run."""
+    """Return whether a user's lease has the reservation ``timeslot``."""
     with suppress(Refused):
         return queue.leases.use(who, lease).reservation == "timeslot"
     return False
@@ -194,9 +194,9 @@ async def submitted(
     tag: str | None,
     lease: str | None,
 ) -> Job:
-    """Submit the circuits of a request's body.
+    """Submit the circuits in a request's body.
 
-    :param lease: id of a lease of the user; ``None``: an implicit lease
+    :param lease: id of a lease of the user; ``None``: an implicit lease is used
     """
     chip = machine(queue.device, qc)
     body = await request.body()
@@ -217,7 +217,7 @@ async def _read(
     chip: Architecture,
     tag: str | None,
 ) -> Submission:
-    """Read a submission; a large submission as in other dialects."""
+    """Read a submission; a large submission is read as in other dialects."""
     if len(body) <= large_bodies.LARGE_BYTES:
         return await asyncio.to_thread(_read_small, body, chip, tag)
     description = queue.device.description
@@ -247,7 +247,8 @@ def _with_calibration(
 ) -> Submission:
     """Check the calibration set that a job requests.
 
-    Every job runs with the current set; a job for an earlier set gets a message about this.
+    Every job runs with the current set; a job that requests an earlier set gets a message
+    about this.
     """
     metadata = circuits.Metadata.of(submission)
     requested = metadata.calibration
@@ -311,13 +312,13 @@ async def delete(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response
 
 
 async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
-    """Make a large answer off the event loop."""
+    """Make a large response off the event loop."""
     async with queue.reader.lists.turn(who.user):
         return await queue.reader.lists.run(make)
 
 
 def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
-    """Return the architecture, if the current calibration set is named; else refuse."""
+    """Return the architecture if the current calibration set is requested; else refuse."""
     device = queue.device
     chip = machine(device, qc)
     now = calibrations.calibration_set(device, device.description.calibration)

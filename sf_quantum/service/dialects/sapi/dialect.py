@@ -1,4 +1,4 @@
-"""SAPI as a whole."""
+"""The class of SAPI, the dialect of D-Wave's Ocean tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 
 class Sapi(LeaselessDialect):
-    """Problems of D-Wave's Ocean tools, under implicit leases."""
+    """Problems of D-Wave's Ocean tools; they run under implicit leases."""
 
     name = "sapi"
     clients = "Ocean (`dwave-system`, `dwave-cloud-client`)"

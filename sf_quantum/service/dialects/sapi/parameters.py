@@ -1,8 +1,8 @@
 """The solver parameters of SAPI: their allowed values, and their effect on a job.
 
-Names, ranges and conditions are those of D-Wave's documentation and of
-``DWaveSampler.validate_anneal_schedule`` in ``dwave-system`` 1.36; refusals have the messages
-of the latter.
+Names, ranges and conditions agree with D-Wave's documentation and with
+``DWaveSampler.validate_anneal_schedule`` in ``dwave-system`` 1.36. Refusals have the messages
+of this function.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ DEFAULT_ANNEALING = ANNEALING_SECONDS * MICROSECONDS
 ANNEALING = (0.5, 2000.0)
 FAST_ANNEALING = (0.005, 2000.0)
 THERMALIZATION = (0.0, 10_000.0)
-# included in the time of programming
+# the default, which the device's set-up time includes
 PROGRAMMING_THERMALIZATION = 1000.0
-# Longest duration of all reads of a problem.
+# maximum total duration of all reads of a problem
 RUN_DURATION = 1e6
-# pause between reads in microseconds, for the shortest and for the longest annealing
+# pause between reads to reduce their correlation: for the shortest, and the longest annealing
 DECORRELATION = (500.0, 10_000.0)
 SCHEDULE_POINTS = 12
 GAIN_POINTS = 20
 GAIN = (-3.0, 3.0)
 OFFSET = (-0.5, 0.5)
-# Offset steps of Advantage_system4.1, as in dwave.system.testing.
+# offset steps of Advantage_system4.1, as in dwave.system.testing
 OFFSET_STEP = -0.0001500217998314891
 OFFSET_STEP_PHI0 = 1.4303846404537006e-05
-# Value of an unused qubit in an initial state.
+# value of an unused qubit in an initial state
 UNUSED = 3
-# Parameters that only a device with custom annealing accepts, with their descriptions.
+# parameters that only a device with custom annealing accepts, with their descriptions
 CUSTOM = {
     "anneal_offsets": "By how much to advance the annealing of each qubit.",
     "anneal_schedule": "Points [t, s] of the annealing: microseconds, fraction.",
@@ -71,8 +71,8 @@ PARAMETERS = {
     "max_answers": "How many answers to return at most.",
     "num_reads": "How many times to anneal.",
 }
-# Parameters of the answer's format. The service makes the answer itself; a vendor's answer
-# is always a histogram.
+# Parameters of the answer's format. The service applies them itself, to the vendor's answer,
+# which is always a histogram.
 OF_ANSWERS = ("answer_mode", "max_answers")
 
 
@@ -83,7 +83,7 @@ def _finite(value: float) -> float:
 
 
 def _kept(value: JSON) -> JSON:
-    # An int that is too large becomes infinity, which the next check refuses.
+    # pydantic converts an int beyond the range of floats to infinity, which _finite() refuses
     if not isinstance(value, int) or abs(value) > sys.float_info.max:
         return value
     if (rounded := float(value)) != value:
@@ -94,15 +94,15 @@ def _kept(value: JSON) -> JSON:
 Number = Annotated[float, BeforeValidator(_kept), AfterValidator(_finite)]
 Wait = Annotated[float, Field(ge=THERMALIZATION[0], le=THERMALIZATION[1])]
 Flag = Annotated[bool, Field(strict=True)]
-# only the first wrong value is reported: pydantic would list all, with 200 bytes each
+# only the first invalid value is reported: pydantic would list all values in 200 bytes each
 Numbers = Annotated[list[Number], Field(fail_fast=True)]
 Points = Annotated[list[Numbers], Field(fail_fast=True)]
 
 
 class ProblemParameters(BaseModel):
-    """The parameters as a client sends them; ``None`` is the default."""
+    """The parameters as a client sends them; ``None`` stands for the default."""
 
-    # further parameters belong to a vendor's solver, or are refused by name
+    # further parameters are those of a vendor's solver; others are refused later, by name
     model_config = ConfigDict(extra="allow")
 
     num_reads: int = Field(default=1, ge=READS[0], le=READS[1], strict=True)
@@ -140,14 +140,14 @@ class ProblemParameters(BaseModel):
 
     @property
     def scaled(self) -> bool:
-        """Whether the biases are scaled; by default, unless there is an h_gain_schedule."""
+        """Whether the biases are scaled; the default is true without an h_gain_schedule."""
         if self.auto_scale is None:
             return self.h_gain_schedule is None
         return self.auto_scale
 
     @property
     def of_solver(self) -> dict[str, JSON]:
-        """The parameters that a vendor's solver gets, in addition to the number of reads."""
+        """The parameters for a vendor's solver, without the number of reads."""
         names = {*OF_ANSWERS, "num_reads"}
         return self.model_dump(exclude=names, exclude_unset=True, exclude_none=True)
 
@@ -167,9 +167,11 @@ class ProblemParameters(BaseModel):
         return None if requested == Annealing() else requested
 
     def job_parameters(self, *, custom: bool) -> dict[str, int | None]:
-        """Convert the parameters for the queue; sweeps are proportional to the annealing time.
+        """Convert the parameters into those of a job in the queue.
 
-        :param custom: whether the device supports custom annealing, with its own times
+        The number of sweeps is proportional to the annealing time.
+
+        :param custom: whether the device supports custom annealing, and thus other times
         """
         sweeps = max(1, round(SWEEPS * self.duration / DEFAULT_ANNEALING))
         parameters: dict[str, int | None] = {
@@ -197,10 +199,10 @@ def check(
     *,
     custom: bool,
 ) -> None:
-    """Refuse with 400 parameters that D-Wave refuses.
+    """Refuse parameters that D-Wave refuses, with 400.
 
     :param bqm: serialized problem
-    :param custom: whether the device accepts all parameters
+    :param custom: whether the device supports custom annealing, and so all parameters
     """
     allowed = {*PARAMETERS, *(CUSTOM if custom else ())}
     for name in sorted(params.model_fields_set - allowed):
@@ -223,7 +225,7 @@ def check(
 def check_listed(
     params: ProblemParameters, graph: Topology, properties: Mapping[str, JSON]
 ) -> None:
-    """Refuse with 400 parameters that a vendor's solver does not accept.
+    """Refuse parameters that a vendor's solver does not accept, with 400.
 
     :param properties: properties of the vendor's solver
     """
@@ -239,7 +241,7 @@ def check_listed(
 def vendor_job_parameters(
     params: ProblemParameters, properties: Mapping[str, JSON]
 ) -> dict[str, int | None]:
-    """Convert parameters for the queue, with the times that they add to a usual job."""
+    """Convert parameters into those of a job, with the times by which the job is longer."""
     setup, shot = solver_parameters.more_ns(params.of_solver, properties)
     more = {"setup_ns": setup, "shot_ns": shot}
     job_parameters: dict[str, int | None] = {"num_reads": params.num_reads}

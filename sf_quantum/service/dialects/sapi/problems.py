@@ -27,7 +27,7 @@ NO_PROBLEM = "no such problem"
 class Problems:
     """The problems of one queue.
 
-    :meth:`show` and :meth:`info` read large contents.
+    :meth:`show` and :meth:`info` may read much data, so they run in a thread.
     """
 
     def __init__(self, queue: JobQueue) -> None:
@@ -36,7 +36,7 @@ class Problems:
     def read(self, content: JSON) -> Submission:
         """Read a problem, and serialize it for the disk.
 
-        SAPI has no idempotency keys: repeating the request makes a second problem.
+        SAPI has no idempotency keys: a repeated request submits a second problem.
 
         :raises Refused: 400 if the problem is invalid, 404 if it is for another solver
         """
@@ -52,8 +52,8 @@ class Problems:
         refusals.check_solver(device, name.name, graph_id)
         graph, custom = refusals.graph(device), device.custom_annealing
         bqm = qp_format.bqm(problem, graph)
-        # Parameters that are stored with the payload and not as options, since some have a
-        # value per qubit.
+        # names of the parameters that are stored with the payload instead of the options,
+        # since some of them have a value per qubit
         kept: set[str] = set()
         if (of_device := device.description.solver) is not None:
             parameters.check_listed(params, graph, of_device)
@@ -91,20 +91,20 @@ class Problems:
         return replace(whole, content=None, written=written)
 
     def find(self, who: Identity, problem_id: str) -> Job:
-        """Find a problem; jobs of other dialects are refused with 404."""
+        """Find a problem; refuse jobs of other dialects with 404."""
         job = self._queue.find(who, problem_id)
         if job.dialect != "sapi":
             raise Refused(404, NO_PROBLEM)
         return job
 
     def all(self, who: Identity, label: str | None = None) -> list[Job]:
-        """List the latest problems, or those with a label, oldest first."""
+        """List the latest problems, or the latest problems with a label, oldest first."""
         return self._queue.reader.latest(who, dialect="sapi", label=label)
 
     async def wait_for_any(
         self, who: Identity, ids: Sequence[str], seconds: float
     ) -> list[Job]:
-        """Wait until one of some problems has ended or the time has passed; return all."""
+        """Wait until one of the problems has ended or the time has passed; return them all."""
         jobs = [self.find(who, problem_id) for problem_id in ids]
         if seconds > 0 and not any(job.final for job in jobs):
             waits = [
@@ -124,7 +124,7 @@ class Problems:
         late = job.final
         if not late:
             job = await self._queue.cancel(who, job.id)
-            # the problem may have ended by itself meanwhile
+            # the problem may have ended meanwhile without the cancellation
             late = job.final and job.state != "Cancelled"
         if late:
             status = solver.STATUSES[job.state]
@@ -165,7 +165,7 @@ class Problems:
         return {**status, "answer": {**answer, "timing": timing}}
 
     def info(self, job: Job) -> dict[str, JSON]:
-        """Describe a problem completely, so that it could be submitted again."""
+        """Describe all data of a problem, with which it could be submitted again."""
         shown = self.show(job)
         names = ("solver", "type", "label", "status", "submitted_on", "solved_on")
         metadata = {name: shown[name] for name in names if name in shown}

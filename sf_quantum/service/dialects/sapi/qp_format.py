@@ -1,10 +1,10 @@
 """Problems and answers in SAPI's ``qp`` format.
 
 All arrays are little-endian and base64. In a problem, ``lin`` has a float64 for each of
-the solver's qubits in their order, NaN for an unused qubit; ``quad`` has a float64 for
-each coupler whose two qubits are used, in their order. An answer has energies as
-float64, occurrences and used qubits as int32, and a row of bits for each sample, padded
-to whole bytes (from ``dwave.cloud.coders``).
+the solver's qubits, in the solver's order, with NaN for an unused qubit. ``quad`` has a
+float64 for each coupler of two used qubits, in the solver's order of couplers. An answer has
+energies as float64, occurrences and used qubits as int32, and a row of bits for each sample,
+padded to whole bytes (from ``dwave.cloud.coders``).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
 
 
 def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON]:
-    """Convert a BQM of :func:`bqm` back, without couplers whose bias is 0.
+    """Convert a BQM of :func:`bqm` back into a problem for the current graph.
 
-    :raises Refused: 409 if the graph has since lost a qubit or a coupler of the problem
+    :raises Refused: 409 if the graph has lost a qubit or a coupler of the problem since
     """
     from dimod import BinaryQuadraticModel
 
@@ -90,11 +90,12 @@ def answer(
 ) -> dict[str, JSON]:
     """Convert a sample set into an answer, without its timing.
 
-    The graph may be smaller than that of the problem: the answer then has as many variables
-    as the client needs to place the qubits of the samples.
+    The graph may have fewer qubits than when the problem was submitted: ``num_variables`` is
+    then large enough for the qubits of the samples.
 
-    :param result: serialized sample set, JSON text
-    :param content: BQM with a constant term, which SAPI's energies do not include
+    :param result: serialized sample set, as JSON text
+    :param content: BQM with a constant term, which SAPI's energies do not include; ``None``
+        if the constant term is 0
     """
     from dimod import BinaryQuadraticModel, SampleSet
 
@@ -106,7 +107,7 @@ def answer(
         samples = samples.aggregate()  # type: ignore[no-untyped-call]
         record = numpy.sort(samples.record, order="energy", kind="stable")
     else:
-        # a real QPU may have merged equal samples
+        # the vendor may have merged equal samples
         record = numpy.repeat(samples.record, samples.record["num_occurrences"])
         record["num_occurrences"] = 1
     record = record[: options.params.max_answers]
@@ -115,7 +116,7 @@ def answer(
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
     energies, offset = record["energy"], 0.0
     if content is not None:
-        # the difference of rounded energy and offset would not be the closest double
+        # not the energy minus the offset: rounding errors would add up
         bqm = BinaryQuadraticModel.from_serializable(content)
         energies = exact_energies(
             bqm, record["sample"], samples.variables, offset=False
@@ -134,7 +135,7 @@ def answer(
 
 @lru_cache(4)
 def _arrays(graph: Topology) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Return qubits and couplers; their conversion takes as long as that of a problem."""
+    """Return qubits and couplers; cached, since converting them takes as long as a problem."""
     return numpy.array(graph.qubits), numpy.array(graph.couplers)
 
 

@@ -1,4 +1,4 @@
-"""Refusals because of SAPI's solver, and refusals in the form that D-Wave's client reads."""
+"""Checks of the requested solver, and refusals in the form that D-Wave's client reads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OFFLINE = "Solver is offline: "
 
 
 def refused(error: Refused) -> Response:
-    """Refuse as SAPI does, with status 400 for every malformed request."""
+    """Write a refusal in SAPI's form, with status 400 for every invalid request."""
     return JSONResponse(content(error), _status(error), error.headers)
 
 
 def content(error: Refused) -> dict[str, JSON]:
-    """Return the refusal of a request, or of one of the problems in the request."""
+    """Describe the refusal of a request, or of one problem in a request."""
     message = f"{error.field}: {error.detail}" if error.field else error.detail
     offline = OFFLINE if error.status == 503 else ""
     return {"error_code": _status(error), "error_msg": f"{offline}{message}"}
@@ -31,7 +31,7 @@ def _status(error: Refused) -> int:
 
 
 def check_known(device: Device) -> None:
-    """Refuse with 503 while a service that has just started does not know its QPU yet."""
+    """Refuse with 503 if the service has just started and the QPU has not reported yet."""
     status = device.status
     if not status.online and device.description.technology == "unknown":
         why = f"{device.name} is not known yet: {status.reason}"
@@ -39,7 +39,7 @@ def check_known(device: Device) -> None:
 
 
 def graph(device: Device) -> Topology:
-    """Return the graph of an annealer; refuse with 404 for other devices."""
+    """Return the graph of an annealer; refuse other devices with 404."""
     check_known(device)
     if (graph := device.description.graph) is None:
         raise Refused(404, f"{device.name} is not an annealer and has no solver")
@@ -47,7 +47,7 @@ def graph(device: Device) -> Topology:
 
 
 def check_solver(device: Device, name: str, graph_id: str | None = None) -> None:
-    """Refuse a request for another solver, or for an earlier graph, with 404."""
+    """Refuse a request for another solver, or for a graph that has changed, with 404."""
     id_ = graph(device).id
     if name != device.name:
         raise Refused(404, f"no solver {name!r}; the solver is {device.name!r}")

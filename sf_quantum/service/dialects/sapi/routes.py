@@ -1,7 +1,7 @@
-"""SAPI, the dialect of D-Wave's Ocean tools, over the same queue and leases.
+"""The routes of SAPI, the dialect of D-Wave's Ocean tools.
 
-``DWAVE_API_ENDPOINT`` is the service's URL followed by ``/sapi/v2``,
-``DWAVE_API_TOKEN`` a bearer token of the service. Paths, bodies, names and statuses are
+Users set ``DWAVE_API_ENDPOINT`` to the service's URL followed by ``/sapi/v2``, and
+``DWAVE_API_TOKEN`` to a bearer token of the service. Paths, bodies, names and statuses are
 those that ``dwave-cloud-client`` uses, so this client works unmodified.
 """
 
@@ -38,12 +38,12 @@ from sf_quantum.service.queue.job_queue import JobQueue
 
 PREFIX = "/sapi/v2"
 PROBLEMS_AT_ONCE = 1000
-# Time for which clients may reuse the answer about the solver without another request.
+# time for which clients may reuse the description of the solver without another request
 FIXED_SECONDS = 30
-# Largest number of values in a body. Valid problems have few values, as strings hold their
-# data.
+# maximum number of JSON values in a body; valid problems have few values, since their arrays
+# are strings
 VALUES = 200_000
-# Bytes of a body that are decompressed in one step; other threads run between steps.
+# bytes of a body that are decompressed in one step; other threads run between steps
 PART_BYTES = 64 * 1024
 _MEDIA_TYPE = re.compile(r"application/vnd\.dwave\.sapi\.[a-z-]+\+json")
 
@@ -62,12 +62,12 @@ _NAMES: TypeAdapter[list[str]] = TypeAdapter(
 
 
 class _Run(Protocol):
-    """Runs a function in another thread."""
+    """A function that runs another function in a thread."""
 
     def __call__(self, make: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
-# The OpenAPI document leaves this API out: D-Wave's client defines it.
+# not in the OpenAPI document, since D-Wave's client defines this API
 router = APIRouter(prefix=PREFIX, include_in_schema=False)
 
 
@@ -98,7 +98,7 @@ def show_solver(
 async def submit(
     request: Request, queue: Queue, who: Who, x_sfq_lease: LeaseId = None
 ) -> Response:
-    """Submit one problem, or several problems, each of which may be refused separately."""
+    """Submit one problem, or several problems; each of several is accepted or refused."""
     body = await request.body()
     encoding = request.headers.get("content-encoding", "identity").lower()
     if not _is_large(body, encoding):
@@ -111,9 +111,9 @@ async def submit(
 async def _submit(
     request: Request, queue: JobQueue, who: Identity, lease: str | None, run: _Run
 ) -> Response:
-    """Submit problems.
+    """Submit the problems of a request.
 
-    :param run: runs the reading in another thread
+    :param run: runs the reading of the body in another thread
     """
     body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
     encoding = request.headers.get("content-encoding", "identity").lower()
@@ -155,7 +155,7 @@ async def list_problems(
     status: str | None = None,
     solver: str | None = None,
 ) -> Response:
-    """List problems; with ids, wait until one of these problems has ended."""
+    """List problems; if ids are given, wait until one of these problems has ended."""
     if status is not None and status not in STATUSES.values():
         raise Refused(400, f"status: {status[:100]!r} is unknown")
     chosen = None if ids is None else ids.split(",")
@@ -185,7 +185,7 @@ async def list_problems(
 @router.delete("/problems/")
 @router.delete("/problems")
 async def cancel_several(request: Request, who: Who, problems: ProblemsDep) -> Response:
-    """Cancel problems; each may be refused separately."""
+    """Cancel problems; each cancellation succeeds or is refused."""
     try:
         names = _NAMES.validate_json(await request.body())
     except ValidationError as error:
@@ -232,7 +232,7 @@ async def cancel(
 async def answer(
     request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
-    """Show only the answer of a problem."""
+    """Show only a problem's answer."""
     job = problems.find(who, name)
     if job.state != "Completed":
         raise Refused(404, f"problem {name} is {solver.STATUSES[job.state]}: no answer")
@@ -256,7 +256,7 @@ async def messages(
 async def info(
     request: Request, queue: Queue, who: Who, problems: ProblemsDep, name: str
 ) -> Response:
-    """Show a problem completely, so that it could be submitted again."""
+    """Show all data of a problem, with which it could be submitted again."""
     job = problems.find(who, name)
     return await queue.reader.show(
         who, job, lambda: _reply(request, problems.info(job))
@@ -264,7 +264,7 @@ async def info(
 
 
 def _media_type(request: Request) -> str:
-    """Return the media type that the client accepts, since it does not accept any other."""
+    """Return the media type that the client requests; it does not accept any other type."""
     accepted = _MEDIA_TYPE.match(request.headers.get("accept", ""))
     return f"{accepted[0]}; version=3.0.0" if accepted else "application/json"
 
@@ -276,10 +276,10 @@ def _reply(request: Request, content: JSON) -> Response:
 def _cached(
     request: Request, content: JSON, solvers: Sequence[Mapping[str, JSON]]
 ) -> Response:
-    """Let the client cache data that rarely changes, and revalidate the rest.
+    """Respond with a cache policy: the client may reuse only data that rarely changes.
 
-    D-Wave's client requests the two separately. A stale cache does no harm, since a problem
-    for an earlier graph is refused.
+    D-Wave's client requests such data separately. Outdated data does no harm, since a problem
+    for an outdated graph is refused.
     """
     fixed = solvers and not any(solver.CHANGING & one.keys() for one in solvers)
     age = f"max-age={FIXED_SECONDS}" if fixed else "no-cache"
@@ -303,7 +303,7 @@ def _is_large(body: bytes, encoding: str) -> bool:
 def _decoded(body: bytes, encoding: str, most: int) -> JSON:
     whole, values = bytearray(), 0
     for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
-        # parsing many values would stop all threads, and take ten times the body's memory
+        # parsing many values would block all threads, and need ten times the body's memory
         values += sum(map(part.count, (b",", b"[", b"{")))
         if values > VALUES:
             raise Refused(413, f"the body has more than {VALUES} values")
@@ -311,7 +311,7 @@ def _decoded(body: bytes, encoding: str, most: int) -> JSON:
     try:
         return parsed(whole)
     except ValueError:
-        # The error would keep the text in memory for as long as it is handled.
+        # the cause would keep the text in memory as long as the error is handled
         raise Refused(400, "the body is not JSON") from None
 
 

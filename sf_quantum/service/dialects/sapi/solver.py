@@ -1,4 +1,4 @@
-"""The emulated annealer as SAPI describes a solver, and the model of its problems.
+"""The device as a SAPI solver, and the bodies of problems.
 
 Names and ranges are those that ``dwave-cloud-client`` 0.14.8 sends and reads.
 """
@@ -42,16 +42,16 @@ STATUSES: Mapping[State, Status] = {
     "Cancelled": "CANCELLED",
 }
 VARTYPES: Mapping[ProblemType, str] = {"ising": "SPIN", "qubo": "BINARY"}
-# parts of a description that change from moment to moment
+# parts of a description that may change at any time
 CHANGING = frozenset(("status", "avg_load"))
 LABEL = 1024
-# largest number of problems that D-Wave's client sends in one request, and bytes of each
-# problem without its biases
+# maximum number of problems that D-Wave's client sends in one request, and maximum bytes of
+# each problem in addition to its biases
 BATCH, OTHER_BYTES = 20, 256 * 1024
 
 
 class SolverVersion(BaseModel):
-    """The version of a solver, by the graph that the client knows."""
+    """The version of a solver: the id of the graph for which the client made the problem."""
 
     graph_id: str | None = None
 
@@ -79,7 +79,7 @@ class Problem(BaseModel):
 
     @property
     def solver_name(self) -> SolverName:
-        """The solver; older clients send only its name."""
+        """The name and version of the solver; older clients send only the name."""
         solver = self.solver
         return SolverName(name=solver) if isinstance(solver, str) else solver
 
@@ -91,28 +91,28 @@ class ProblemOptions(BaseModel):
     params: ProblemParameters
     label: str | None = None
     offset: float
-    #: id of the graph for which the problem was submitted, since the QPU's graph may have
-    #: changed; ``None`` for problems of version 0.1.0
+    #: id of the graph for which the problem was submitted, since the QPU's graph may change;
+    #: ``None`` for problems from version 0.1.0
     graph_id: str | None = None
 
 
 def identity(device: Device, graph_id: str | None = None) -> dict[str, JSON]:
-    """Name the solver and the graph of a problem, by default the current graph."""
+    """Return the names of the solver and of a graph, by default the current graph."""
     version: dict[str, JSON] = {"graph_id": graph_id or graph(device).id}
     return {"name": device.name, "version": version}
 
 
 def batch_bytes(device: Device) -> int:
-    """Return the size of the largest request of D-Wave's client; 0 without a solver."""
+    """Return the maximum size of requests from D-Wave's client; 0 without a solver."""
     if (graph := device.description.graph) is None:
         return 0
-    # the biases of a problem are doubles, in base64
+    # a problem has a double for each bias, in base64
     biases = 4 * math.ceil(8 * (graph.labels + len(graph.couplers)) / 3)
     return BATCH * (biases + OTHER_BYTES)
 
 
 def configuration(queue: JobQueue) -> dict[str, JSON]:
-    """Describe the solver and how busy it is."""
+    """Describe the solver and its load."""
     device = queue.device
     return {
         "identity": identity(device),
@@ -125,9 +125,9 @@ def configuration(queue: JobQueue) -> dict[str, JSON]:
 
 
 def timing(device: Device, params: ProblemParameters, access: float) -> dict[str, JSON]:
-    """Return an answer's times in microseconds.
+    """Return the times of an answer in microseconds.
 
-    :param access: total QPU time in seconds
+    :param access: total QPU time of the problem in seconds
     """
     per_sample = {
         "qpu_anneal_time_per_sample": params.duration,
@@ -140,7 +140,7 @@ def timing(device: Device, params: ProblemParameters, access: float) -> dict[str
         "qpu_sampling_time": params.num_reads * sum(per_sample.values()),
         "qpu_programming_time": programming,
         "qpu_access_time": access * MICROSECONDS,
-        # included in the programming time here
+        # 0, since the programming time includes the overhead
         "qpu_access_overhead_time": 0.0,
         "post_processing_overhead_time": 0.0,
         "total_post_processing_time": 0.0,
@@ -150,8 +150,8 @@ def timing(device: Device, params: ProblemParameters, access: float) -> dict[str
 def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
     """Select parts of a description.
 
-    :param filter_: ``all`` or ``none``, then names after ``+`` or ``-``, as in
-        ``all,-status,-avg_load``; a dot separates the names of nested parts
+    :param filter_: ``all`` or ``none``, then names to add (after ``+``) or to remove (after
+        ``-``), as in ``all,-status,-avg_load``; a dot separates the names of nested parts
     :raises Refused: 400 if the filter is invalid
     """
     first, *rest = [word.strip() for word in filter_.split(",")]
@@ -169,7 +169,12 @@ def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
 def _edited(
     kept: dict[str, JSON], content: dict[str, JSON], path: list[str], *, keep: bool
 ) -> dict[str, JSON]:
-    """Keep or remove a part of the content; a part that does not exist is ignored."""
+    """Add a part of the content to the kept parts, or remove the part.
+
+    A part that does not exist is ignored.
+
+    :param keep: whether to add the part
+    """
     name, *rest = path
     whole, inner = content.get(name), kept.get(name)
     if rest and isinstance(whole, dict) and (keep or name in kept):
@@ -206,7 +211,10 @@ def _graph_properties(graph: Topology) -> dict[str, JSON]:
 
 @lru_cache(4)
 def _emulated_properties(graph: Topology, *, custom: bool) -> dict[str, JSON]:
-    """:param custom: whether the device accepts all parameters"""
+    """Return the properties of an emulated solver.
+
+    :param custom: whether the device supports custom annealing, and so all parameters
+    """
     names = parameters
     return {
         "category": "qpu",
@@ -247,7 +255,7 @@ def _custom_properties(graph: Topology) -> dict[str, JSON]:
 
 
 def _timing_model(device: Device) -> dict[str, JSON]:
-    """The figures that ``Solver.estimate_qpu_access_time`` uses, in microseconds."""
+    """Return the values that ``Solver.estimate_qpu_access_time`` uses, in microseconds."""
     timing = _timing(device)
     readout = timing.readout_seconds * MICROSECONDS
     return {
@@ -258,7 +266,7 @@ def _timing_model(device: Device) -> dict[str, JSON]:
         "default_programming_thermalization": parameters.PROGRAMMING_THERMALIZATION,
         "default_annealing_time": parameters.DEFAULT_ANNEALING,
         "readout_time_model": "pwl_linear",
-        # the same for any number of qubits
+        # equal read-out times for 0 and for all qubits
         "readout_time_model_parameters": [
             0.0,
             float(graph(device).labels),
@@ -275,14 +283,14 @@ def _timing_model(device: Device) -> dict[str, JSON]:
 
 
 def _programming(device: Device) -> float:
-    # SAPI reports thermalization separately. The difference, in microseconds, may be
-    # negative for a device that is not D-Wave's.
+    # In microseconds, without the thermalization, which SAPI reports separately. May be
+    # negative for a device with a short set-up.
     seconds = _timing(device).setup_seconds * MICROSECONDS
     return seconds - parameters.PROGRAMMING_THERMALIZATION
 
 
 def _delay(device: Device) -> float:
-    # the delay of a read after its annealing, in microseconds
+    # delay after the annealing of each read, in microseconds
     return (_timing(device).shot_seconds - ANNEALING_SECONDS) * MICROSECONDS
 
 
