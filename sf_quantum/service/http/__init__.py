@@ -1,10 +1,11 @@
-"""Authentication, request limits and dependencies, shared by all dialects.
+"""The HTTP parts that all dialects share: authentication, limits, connections and logs.
 
-Every request first passes ``guard``, where ``auth`` identifies the sender, by MUNGE or by the
-``tokens`` of a file, and ``buckets`` limits the rate; ``queue/leases`` decides which leases a
-sender may have. ``connections`` limits the number and times of connections, ``gzipped`` the
-size of decompressed bodies, ``answers`` the answers that slow clients have not read.
-``traffic`` records requests, ``logs`` formats the log. Each dialect reads the bodies.
+Every request first passes ``guard``. There, ``auth`` identifies the sender, with MUNGE or with
+the bearer ``tokens`` of a file, and ``buckets`` limits the rate. ``connections`` limits the
+number of connections and their times, ``gzipped`` limits the size of decompressed bodies, and
+``answers`` limits the responses that slow clients have not read. ``traffic`` records requests,
+and ``logs`` formats the log. The dialects read the bodies, and ``queue/leases`` decides which
+leases a sender may have.
 
 Imports: net, service/domain, service/queue.
 """

@@ -1,8 +1,8 @@
-"""Answers on their way to their clients: a few bytes of each in memory, the rest on disk.
+"""Responses ("answers") that clients are reading: small parts in memory, the rest on disk.
 
-A client may read slowly, or not at all. A part of an answer is sent once the connection
-has taken the previous part. Answers that are made in memory are stored in files without
-names, which end with this process.
+A client may read slowly, or not at all. Each part of an answer is sent once the connection
+has accepted the previous part. Large answers that were made in memory are stored in files
+without names, which disappear at the end of this process.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from starlette.types import Message, Receive, Scope, Send
 
 from sf_quantum.service.domain.errors import Refused
 
-# Bytes of an answer that are sent in one part; a smaller answer stays in memory.
+# maximum size of a part of an answer; a smaller answer stays in memory
 PART_BYTES = 128 * 1024
-# Bytes of answers that are stored for one user, and for all users, until they are read. A
-# single answer may have more bytes.
+# Maximum total size of the stored answers of one user, and of all users. A single answer may
+# be larger.
 USER_BYTES, ALL_BYTES = 128 * 2**20, 1024 * 2**20
 RETRY_SECONDS = 5
 logger = logging.getLogger(__name__)
 
 
 class PartsResponse(Response):
-    """An answer whose parts are read from disk as the client takes them.
+    """An answer whose parts are read from disk when the client is ready for them.
 
-    :param size: number of its bytes
-    :param read: reads, from an offset, a number of bytes; called in another thread
+    :param size: size of the body in bytes
+    :param read: reads a number of bytes (the second argument) from an offset (the first);
+        called in another thread
     :param gone: refusal that is sent instead if nothing can be read any more
     """
 
@@ -70,7 +71,7 @@ class PartsResponse(Response):
 
 
 async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -> None:
-    """Send the body of an answer, each part after the client has taken the previous part."""
+    """Send the body of an answer; each part once the client has accepted the previous part."""
     sent = 0
     while sent < size or not size:
         part = await asyncio.to_thread(read, sent, min(PART_BYTES, size - sent))
@@ -78,7 +79,7 @@ async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -
         more = sent < size
         if (
             more and not part
-        ):  # deleted meanwhile: the connection ends before the answer
+        ):  # deleted meanwhile: the connection ends before the end of the answer
             logger.warning("an answer was deleted while it was sent")
             return
         await send({"type": "http.response.body", "body": part, "more_body": more})
@@ -87,9 +88,9 @@ async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -
 
 
 class Answers:
-    """The answers that are stored until they are read.
+    """The answers that are stored until clients have read them.
 
-    :param folder: folder of their files; ``None``: the system's folder for temporary files
+    :param folder: folder of the files; ``None``: the system's folder for temporary files
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -97,10 +98,11 @@ class Answers:
         self._of_user = Counter[str]()
 
     def check(self, user: str, more: int = 0) -> None:
-        """Refuse an answer to a user if too many bytes of earlier answers are unread.
+        """Refuse a request if too many bytes of earlier answers are unread.
 
-        :param more: number of bytes of the answer
-        :raises Refused: 429 for the user's unread answers, 503 for those of all users
+        :param more: size of the answer to the request in bytes
+        :raises Refused: 429 if the user's unread answers are too large, 503 if those of all
+            users are too large
         """
         mine, all_ = self._of_user[user], self._of_user.total()
         retry = {"Retry-After": f"{RETRY_SECONDS}", "Connection": "close"}
@@ -112,7 +114,7 @@ class Answers:
             raise Refused(503, detail, headers=retry)
 
     async def send(self, user: str, whole: Whole, send: Send) -> None:
-        """Send a complete answer; a large answer is first stored, to free its memory.
+        """Send a complete answer; a large answer is first stored on disk, to free its memory.
 
         :raises Refused: see :meth:`check`; 503 if the answer cannot be stored
         """
@@ -156,9 +158,9 @@ class Answers:
 
 
 class Whole:
-    """Keeps an answer in one piece until its route has ended; sends other answers on.
+    """Keeps an answer in one piece until its route has ended; passes on a streamed answer.
 
-    As long as the route runs, it refers to the body, which therefore could not be freed.
+    The memory of the body cannot be freed earlier, since the running route refers to it.
     """
 
     def __init__(self, send: Send) -> None:
@@ -169,11 +171,11 @@ class Whole:
 
     @property
     def complete(self) -> bool:
-        """Whether a whole answer has been kept, which is to be sent."""
+        """Whether a whole answer is kept, and has to be sent."""
         return bool(self.start) and not self._streams
 
     async def take(self, message: Message) -> None:
-        """Take a message that the route sends."""
+        """Handle a message that the route sends."""
         if message["type"] == "http.response.start":
             self.start = message
         elif self._streams or message.get("more_body"):

@@ -1,4 +1,4 @@
-"""Authentication of requests: by bearer token, by MUNGE credential, or not at all."""
+"""Authentication of requests: with bearer tokens, with MUNGE credentials, or none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import Identity
 
 MUNGE_HEADER = "X-Munge-Cred"
-# the header in which D-Wave's clients send a token
+# header in which D-Wave's clients send a token
 TOKEN_HEADER = "X-Auth-Token"
 MUNGE_CHALLENGE = f'Munge header="{MUNGE_HEADER}"'
 _IDENTITY = "sfq.identity"
@@ -25,11 +25,11 @@ Authenticate: TypeAlias = Callable[[HTTPConnection], Awaitable[Identity]]
 
 
 class AuthError(Refused):
-    """A request that is refused because its credential is invalid, missing or unchecked."""
+    """A request is refused: its credential is missing, invalid, or cannot be checked."""
 
 
 class Unauthorized(AuthError):
-    """No credential, or an invalid one: 401, with the challenge for the client."""
+    """The credential is missing or invalid: 401, with the challenge for the client."""
 
     def __init__(self, detail: str, field: str, challenge: str) -> None:
         super().__init__(401, detail, field, {"WWW-Authenticate": challenge})
@@ -43,21 +43,21 @@ class _Credentials(Protocol):
 
 
 async def problem(authenticate: Authenticate) -> str | None:
-    """Return the problem with the users' credentials; ``None`` if there is none."""
+    """Return why credentials cannot be checked; ``None`` if they can be checked."""
     if isinstance(authenticate, _Credentials):
         return await authenticate.problem()
     return None
 
 
 async def users(authenticate: Authenticate) -> frozenset[str] | None:
-    """Return the users who have a token; ``None`` if others are also admitted."""
+    """Return the users who have a token; ``None`` if other users are also admitted."""
     if isinstance(authenticate, _Credentials):
         return await authenticate.users()
     return None
 
 
 class FixedIdentity:
-    """Attributes every request to one user, without a check."""
+    """Attributes every request to one user, without any check."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -71,12 +71,12 @@ LOCAL_USER = FixedIdentity(Identity("local", admin=True, root=True))
 
 
 def set_sender(connection: HTTPConnection, sender: Identity | AuthError) -> None:
-    """Keep the sender with the request, since a MUNGE credential is valid only once."""
+    """Store the sender in the request, since a MUNGE credential is valid only once."""
     connection.scope[_IDENTITY] = sender
 
 
 def get_sender(connection: HTTPConnection) -> Identity:
-    """Return the sender that :func:`set_sender` kept; raise the error if there is none."""
+    """Return the sender that :func:`set_sender` stored; raise an error stored instead."""
     sender: Identity | AuthError = connection.scope[_IDENTITY]
     if isinstance(sender, AuthError):
         raise sender
@@ -84,12 +84,12 @@ def get_sender(connection: HTTPConnection) -> Identity:
 
 
 class Munge:
-    """MUNGE credentials, each valid for one request within its lifetime.
+    """Authentication with MUNGE credentials, each valid for one request.
 
-    :param socket: path of ``munged``'s socket; libmunge's default if ``None``
-    :param admins: users who are admins; root always is
+    :param socket: path of ``munged``'s socket; ``None``: libmunge's default
+    :param admins: users who are admins, in addition to root
     :raises InputError: if libmunge is not installed
-    :raises QpuError: if ``munged`` does not answer
+    :raises QpuError: if ``munged`` does not respond
     """
 
     def __init__(self, socket: Path | None, admins: Collection[str]) -> None:
@@ -98,7 +98,10 @@ class Munge:
         munge.check(self._socket)
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises AuthError: if the request has no credential, or an invalid one"""
+        """Return the sender of a request.
+
+        :raises AuthError: if the credential is missing, invalid, or cannot be checked
+        """
         credential = connection.headers.get(MUNGE_HEADER)
         if not credential:
             detail = "needs a MUNGE credential"
@@ -108,7 +111,7 @@ class Munge:
         except munge.CredentialRefused as error:
             raise Unauthorized(str(error), MUNGE_HEADER, MUNGE_CHALLENGE) from error
         except QuantumError as error:
-            # the reason is logged with the request
+            # the log of requests shows the reason
             raise AuthError(503, "munged does not answer", MUNGE_HEADER) from error
         user = _user(uid)
         return Identity(user, admin=uid == 0 or user in self._admins, root=uid == 0)

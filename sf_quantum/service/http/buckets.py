@@ -9,7 +9,7 @@ _BUCKETS = 10_000
 
 
 class TokenBuckets:
-    """A token bucket per sender, which fills at a constant rate up to the burst size."""
+    """A token bucket for each sender; it fills at a constant rate up to the burst size."""
 
     def __init__(
         self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
@@ -17,11 +17,11 @@ class TokenBuckets:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        # time at which each bucket will be full again; a full bucket needs no entry
+        # when each bucket will be full again; a full bucket needs no entry
         self._full_at: dict[str, float] = {}
 
     def take(self, sender: str) -> float:
-        """Take one token; return 0, or the seconds until a token is available."""
+        """Take a token and return 0; or return the seconds until a token is available."""
         now = self._clock()
         full_at = max(self._full_at.get(sender, now), now) + 1 / self._rate
         wait = full_at - now - self._burst / self._rate

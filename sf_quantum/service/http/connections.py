@@ -1,4 +1,4 @@
-"""Connections: limits on their number, and on the time that a client may take."""
+"""Connections: limits on their number, and on the times that clients may take."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from uvicorn.server import ServerState
 
 from sf_quantum.service.http.answers import PART_BYTES
 
-# Number of new connections that are accepted before other requests have their turn.
+# number of new connections that are accepted before the event loop serves other requests
 ACCEPTED_AT_ONCE = 2
-# The same number, including connections whose clients have gone. These would fill the
-# kernel's queue, which makes new clients wait for a second.
+# The same number, including connections whose clients have disconnected: otherwise, these
+# would fill the kernel's queue, and new clients would wait for a second.
 TAKEN_AT_ONCE = 100
-# Time for a TLS handshake, and for the headers of each request after the last answer.
+# maximum time for a TLS handshake, and for the headers of a request after the last response
 HEADER_SECONDS = 10.0
 HEADER_BYTES = 64 * 1024
-# Time that a client has to receive an answer, plus a second for each ANSWER_BYTES.
+# time in which a client must receive a response, plus a second for each ANSWER_BYTES
 ANSWER_SECONDS = 30.0
 ANSWER_BYTES = 128 * 1024
 CHECK_SECONDS = 2.0
-# Number of requests that one connection may send before the first answer; no known client
-# sends more than one.
+# maximum number of requests that a connection may send before the first response; no known
+# client sends more than one
 PIPELINED = 4
-# key of a request's state for the function that cancels its answer
+# key, in the state of a request, of the function that cancels the request
 CANCEL = "sfq_cancel"
-# number of file descriptors that are kept for files, threads and child processes
+# number of file descriptors that are reserved for files, threads and child processes
 OTHER_FILES = 128
 _CREDENTIALS = struct.Struct("3i")
 
@@ -47,7 +47,7 @@ _CREDENTIALS = struct.Struct("3i")
 class Connections:
     """The connections of a server, by address, or by user of a Unix socket.
 
-    :param most: largest number of connections per address or user
+    :param most: maximum number of connections per address or user
     """
 
     def __init__(self, most: int) -> None:
@@ -55,15 +55,15 @@ class Connections:
         self.by_address = defaultdict[str, dict["Connection", None]](dict)
         self.number = 0
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        #: Largest number of connections from all addresses.
+        #: maximum number of connections from all addresses
         self.most_in_all = files - OTHER_FILES
 
     def add(self, new: Connection) -> bool:
         """Add a connection; return ``False`` if there are too many.
 
-        If its address has too many connections, the new connection replaces the oldest that
-        has not sent its first request, or else the oldest that waits for a request, so that
-        unused connections shut nobody out.
+        If its address has too many connections, the new connection replaces the oldest
+        connection that has not sent its first request, or else the oldest connection without
+        a request in progress. So unused connections do not lock out other clients.
         """
         if self.number >= self.most_in_all:
             return False
@@ -118,7 +118,7 @@ class Connection(HttpToolsProtocol):
     def open(
         self, client: socket.socket, address: str, tls: ssl.SSLContext | None
     ) -> None:
-        """Open the connection; a TLS handshake in progress also counts as a connection."""
+        """Open the connection; it counts from the start of its TLS handshake."""
         self.address = address
         if not self._limits.add(self):
             client.close()
@@ -128,7 +128,7 @@ class Connection(HttpToolsProtocol):
 
     async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
         seconds = HEADER_SECONDS if tls else None
-        with suppress(OSError):  # handshake failed, or the client has gone
+        with suppress(OSError):  # the handshake failed, or the client has disconnected
             await self.loop.connect_accepted_socket(
                 lambda: self, client, ssl=tls, ssl_handshake_timeout=seconds
             )
@@ -148,8 +148,8 @@ class Connection(HttpToolsProtocol):
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(transport)
-        # A Unix socket has no client address; without one, all users without a credential
-        # would share their limits.
+        # A client of a Unix socket has no address, so its uid is used: otherwise, all users
+        # without a credential would share their limits.
         self.client = self.client or (self.address, 0)
         self._waiting_since = self.loop.time()
         self.check()
@@ -159,7 +159,7 @@ class Connection(HttpToolsProtocol):
             self._timer.cancel()
         self._limits.remove(self)
         super().connection_lost(exc)
-        # uvicorn ends only the last request, and would write the answers to earlier ones
+        # uvicorn ends only the last request, and would write responses to earlier requests
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -192,13 +192,13 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def resume_writing(self) -> None:
-        # the client has read a part of the answer, and the next part follows
+        # the client has read a part of the response, and the next part follows
         if self._answer_until is not None:
             self._answer_until += PART_BYTES / ANSWER_BYTES
         super().resume_writing()
 
     def check(self) -> None:
-        """End the connection if its client takes too long, or check again later."""
+        """End the connection if its client takes too long; otherwise check again later."""
         now = self.loop.time()
         if size := self.transport.get_write_buffer_size():
             self._waiting_since = now
@@ -214,12 +214,13 @@ class Connection(HttpToolsProtocol):
 
 
 class Server(uvicorn.Server):
-    """Accepts a few connections in each turn of the event loop.
+    """A server that accepts a few connections in each turn of the event loop.
 
     asyncio would accept all waiting connections, so a client that connects fast enough could
-    stop the loop.
+    block the loop.
 
-    :param connections: largest number per address, or per user of a Unix socket
+    :param connections: maximum number of connections per address, or per user of a Unix
+        socket
     """
 
     def __init__(self, config: uvicorn.Config, connections: int) -> None:
@@ -245,7 +246,7 @@ class Server(uvicorn.Server):
         for _ in range(TAKEN_AT_ONCE):
             try:
                 client, address = listener.accept()
-            except OSError:  # no client waits, or the client has gone
+            except OSError:  # no client waits, or the client has disconnected
                 return
             if _has_gone(client):
                 client.close()
@@ -259,7 +260,7 @@ class Server(uvicorn.Server):
 
 
 def _has_gone(client: socket.socket) -> bool:
-    """Return whether a client has closed its end, and so waits for no answer."""
+    """Return whether a client has closed its end, and so does not wait for a response."""
     closed = select.poll()
     closed.register(client, select.POLLRDHUP)
     return bool(closed.poll(0))
@@ -268,7 +269,8 @@ def _has_gone(client: socket.socket) -> bool:
 def _address(client: socket.socket, address: Sequence[str | int]) -> str:
     """Return the client's address, or the uid of the user of a Unix socket.
 
-    :param address: address from ``accept``, since a client that has gone no longer has one
+    :param address: address that ``accept`` returned; the socket of a client that has
+        disconnected no longer has an address
     """
     if client.family != socket.AF_UNIX:
         return str(address[0])

@@ -1,4 +1,4 @@
-"""Authentication and limits, before a request reaches any route."""
+"""Authentication and limits that apply to a request before it reaches a route."""
 
 from __future__ import annotations
 
@@ -40,22 +40,23 @@ from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.http.connections import CANCEL
 from sf_quantum.service.http.traffic import Traffic
 
-# Size limit of a body from a sender without a valid credential, or that is not a submission.
+# size limit of a body that is not a submission, or whose sender has no valid credential
 SMALL_BYTES = 64 * 1024
 _REQUEST_ID = "sfq.request_id"
 # values of Content-Encoding
 GZIP = ("gzip", "x-gzip")
-# Headers of every answer that does not set its own.
+# headers of every response that does not set these headers itself
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
 BODY_SECONDS = 60.0
 LINGER_SECONDS = 2.0
-# Authentications per address: less than the pool of threads, and enough for thousands
-# per second.
+# Maximum number of concurrent authentications per address: fewer than the threads of the
+# loop's pool, and enough for thousands per second.
 AUTHENTICATIONS_AT_ONCE = 2
-# number of larger bodies of one sender at the same time; further bodies wait unread
+# maximum number of concurrent requests of one sender with larger bodies; further bodies wait
+# unread
 LARGE_AT_ONCE = 4
 _STOPPED = Refused(
     503,
@@ -69,10 +70,11 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 class Limits:
     """Limits on one sender's use of the service.
 
-    :param body_bytes: largest size of a submission of jobs, also after decompression
-    :param rate: requests per second in the long run; ``None`` sets no limit
-    :param burst: number of requests that may follow each other immediately after a pause
-    :param at_once: number of concurrent requests, including those that wait for a job
+    :param body_bytes: maximum size of a submission of jobs, before and after decompression
+    :param rate: maximum rate of requests per second in the long run; ``None`` sets no limit
+    :param burst: maximum number of requests at a time after a pause
+    :param at_once: maximum number of concurrent requests, including requests that wait for
+        a job; ``None`` sets no limit
     """
 
     body_bytes: int = 64 * 1024 * 1024
@@ -85,20 +87,20 @@ class Paths(Protocol):
     """Properties of the paths of requests, as the dialects define them."""
 
     def submission_bytes(self, path: str, configured: int) -> int | None:
-        """Return the size limit of a submission; ``None`` for other requests."""
+        """Return the size limit of a submission; ``None`` if the path takes no submissions."""
 
     def inflates(self, path: str) -> bool:
-        """Return whether the route of a path decompresses deflated bodies itself."""
+        """Return whether the route of a path itself decompresses deflated bodies."""
 
 
 class Guard:
     """Authenticates each request and applies the limits, as ASGI middleware.
 
-    Limits are per user, and per address for senders without a valid credential. So the
-    sender must be identified before a limit applies, at the price of a request to
+    Limits are per user, and per address for senders without a valid credential. Limits per
+    address alone would allow one user to lock out all other users of a host or a socket. So
+    the sender must be identified before a limit applies, which may cost a request to
     ``munged``. Each address may have only a few such requests at the same time, so that a
-    flood of invalid credentials delays only its own address. Limits per address alone would
-    let one user lock out all other users of a machine or a socket.
+    flood of invalid credentials delays only requests from its own address.
 
     Routes get the sender from :func:`~sf_quantum.service.http.auth.get_sender`, and decide
     what the sender may do.
@@ -114,12 +116,12 @@ class Guard:
         answers: Answers | None = None,
         paths: Paths | None = None,
     ) -> None:
-        """Make the middleware.
+        """Create the middleware.
 
-        :param names: host names for which the service answers; ``None``: any
+        :param names: host names for which the service responds; ``None``: any name
         :param refuse: writes a refusal in the dialect of its request
-        :param answers: stores large answers until they are read
-        :param paths: the dialects' paths; without them, no request is a submission
+        :param answers: stores large responses until clients have read them
+        :param paths: the dialects' paths; ``None``: no request is a submission
         """
         self._refuse = refuse or _refusal
         self._app = app
@@ -129,14 +131,14 @@ class Guard:
         self.configure(authenticate, limits)
         self.traffic = Traffic()
         self._under_way: Counter[str] = Counter()
-        # a semaphore exists while a request holds it or waits for it
+        # by sender and by address; a semaphore exists while a request holds it or waits for it
         self._large = WeakValueDictionary[str, asyncio.Semaphore]()
         self._authenticating = WeakValueDictionary[str, asyncio.Semaphore]()
-        #: set once the service is being stopped: new submissions are refused
+        #: whether the service is being stopped, and so refuses all POST requests
         self.draining = False
 
     def configure(self, authenticate: Authenticate, limits: Limits) -> None:
-        """Apply new authentication and limits from the next request on."""
+        """Apply new authentication and limits to all later requests."""
         self._authenticate = authenticate
         self.limits = limits
         self._buckets = TokenBuckets(limits.rate, limits.burst) if limits.rate else None
@@ -145,18 +147,19 @@ class Guard:
         return await problem(self._authenticate)
 
     async def users(self) -> frozenset[str] | None:
-        """Return the users who have a token; ``None`` if others are also admitted."""
+        """Return the users who have a token; ``None`` if other users are also admitted."""
         return await users(self._authenticate)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with a refusal."""
+        """Pass a request to the application, or respond with a refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            # the server omits the body, since its own scope still has HEAD
+            # the server omits the body of the response, since its own scope still has HEAD
             scope = {**scope, "method": "GET"}
-        # the id is not secret; the system's generator would let other threads run first
+        # The id is not secret. The system's random generator is not used: its call would let
+        # other threads run first.
         status, began, id_ = 0, time.monotonic(), f"{random.getrandbits(64):016x}"
 
         async def answer(message: Message) -> None:
@@ -172,7 +175,7 @@ class Guard:
         scope[_REQUEST_ID] = id_
         request = Request(scope, receive)
         sender = await self._sender(request)
-        # no user's name begins with @
+        # an address begins with @ here, to distinguish it from users' names
         name = sender.user if isinstance(sender, Identity) else f"@{_address(request)}"
         try:
             self._check_site(request)
@@ -183,10 +186,10 @@ class Guard:
         except Refused as error:
             await self._refuse(request, error)(scope, receive, answer)
         except asyncio.CancelledError as error:
-            # the client has gone, or uvicorn stops
+            # the client has disconnected, or uvicorn stops
             if not status and error.args != (CANCEL,):
                 await self._refuse(request, _STOPPED)(scope, receive, answer)
-        finally:  # an internal error has also been answered
+        finally:  # after an internal error, a response has been sent as well
             seconds = time.monotonic() - began
             self.traffic.ended(request, id_, sender, name, status, seconds)
 
@@ -201,7 +204,7 @@ class Guard:
         return sender
 
     def _permit(self, request: Request) -> asyncio.Semaphore:
-        # a token is checked immediately, without waiting for munged
+        # separate permits for requests with tokens, whose checks need not wait for munged
         key = f"{_address(request)} {MUNGE_HEADER in request.headers}"
         unused = asyncio.Semaphore(AUTHENTICATIONS_AT_ONCE)
         return self._authenticating.setdefault(key, unused)
@@ -209,7 +212,7 @@ class Guard:
     def _check_site(self, request: Request) -> None:
         """Refuse requests that another site's web page sends from its visitor's browser.
 
-        The name of that site may resolve to this service's address (DNS rebinding).
+        That site's name may resolve to the address of this service (DNS rebinding).
         """
         if self._names is None:
             return
@@ -226,8 +229,7 @@ class Guard:
         self._answers.check(sender)
         wait = self._buckets.take(sender) if self._buckets else 0.0
         if wait:
-            # Closing the connection discards the requests that were sent ahead of the
-            # answer.
+            # the connection is closed, to discard requests that the client has already sent
             headers = {"Retry-After": str(math.ceil(wait)), "Connection": "close"}
             detail = f"more than {self.limits.rate:g} requests per second"
             raise Refused(429, detail, headers=headers)
@@ -243,7 +245,7 @@ class Guard:
         self._under_way[name] += 1
         task = asyncio.current_task()
         if request.method == "GET" and task is not None:
-            # a GET changes nothing: if the client disconnects, nobody needs the answer
+            # a GET changes nothing: if the client disconnects, it need not be completed
             cancel = partial(task.cancel, CANCEL)
             request.scope.setdefault("state", {})[CANCEL] = cancel
         unused = asyncio.Semaphore(LARGE_AT_ONCE)
@@ -263,8 +265,8 @@ class Guard:
             elif encoding != "identity" and not compressed:
                 expected = "gzip, deflate or none" if inflates else "gzip or none"
                 raise Refused(415, f"expected {expected}", "Content-Encoding")
-            # a compressed body is not text yet, and a large body takes long: their routes
-            # check such bodies off the event loop
+            # Routes check large and compressed bodies off the event loop: checking a large
+            # body takes long, and a compressed body is not text yet.
             if len(body) <= SMALL_BYTES and not compressed:
                 with suppress(ValueError):  # the route reports a body that is not JSON
                     parsed(body)
@@ -274,9 +276,9 @@ class Guard:
             try:
                 await self._app(request.scope, receive, whole.take)
             finally:
-                # the next large bodies need not wait until a slow client has the answer
+                # the next large body need not wait until a slow client has read the response
                 turn.end()
-                if whole.complete:  # also if the answer reports an internal error
+                if whole.complete:  # even if the response reports an internal error
                     await self._answers.send(name, whole, send)
         finally:
             turn.end()
@@ -285,7 +287,7 @@ class Guard:
                 del self._under_way[name]
 
     def most_bytes(self, request: Request, sender: Identity | AuthError) -> int:
-        """Return the largest number of bytes of a body, also after decompression."""
+        """Return the maximum size of a request's body, before and after decompression."""
         path, configured = request.scope["path"].rstrip("/"), self.limits.body_bytes
         most = None
         if self._paths is not None and not isinstance(sender, AuthError):
@@ -295,7 +297,7 @@ class Guard:
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn
     ) -> bytes:
-        """Read the whole body, which every route needs; a large body in its turn."""
+        """Read the whole body, which every route needs; a large body waits for its turn."""
         most = self.most_bytes(request, sender)
         length = content_length(request.headers.get("content-length"))
         body, chunks = bytearray(), request.stream()
@@ -317,7 +319,7 @@ class Guard:
                 detail = f"the body did not arrive within {BODY_SECONDS:g} s"
                 raise Refused(408, detail, headers={"Connection": "close"}) from error
         if "expect" not in request.headers:
-            # continue to read briefly: a client that is still sending would miss the answer
+            # read on briefly, since a client that is still sending would miss the response
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_SECONDS):
                     async for _ in chunks:
@@ -329,7 +331,7 @@ class Guard:
 
 
 class _Turn:
-    """A turn among the large bodies of one sender, from a body's arrival to the answer."""
+    """A turn among the large bodies of one sender, from the body's arrival to the response."""
 
     def __init__(self, semaphore: asyncio.Semaphore) -> None:
         self._semaphore = semaphore
@@ -347,24 +349,25 @@ class _Turn:
 
 
 def request_id(request: Request) -> str:
-    """Return the id of a request, which is also in the header ``X-Request-ID``."""
+    """Return the id of a request; the header ``X-Request-ID`` of the response contains it."""
     id_: str = request.scope[_REQUEST_ID]
     return id_
 
 
 async def check_connected(request: Request) -> None:
-    """Cancel a request whose client has gone; its body must have been received."""
+    """Cancel a request whose client has disconnected; call this once the body is received."""
     if await request.is_disconnected():
         raise asyncio.CancelledError(CANCEL)
 
 
 def parsed(body: bytes | bytearray) -> JSON:
-    """Parse a body, and refuse text that Python's json can parse but nothing else can encode.
+    """Parse a body, and refuse text that Python's json can parse but UTF-8 cannot encode.
 
-    Python's json accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, a log
-    or an answer would fail on such text later, when the sender can no longer be told.
+    Python's json accepts UTF-16, and half of a surrogate pair, escaped or not. SQLite, the
+    log or a response would fail on such text later, when it is too late to refuse the request.
 
-    :raises Refused: 422, also if a key occurs twice, or the body is nested too deeply
+    :raises Refused: 422 for such text, for a key that occurs twice, and for a body that is
+        nested too deeply
     :raises ValueError: if the body is not JSON
     """
     content, sound = None, b"\0" not in body
@@ -383,7 +386,7 @@ def parsed(body: bytes | bytearray) -> JSON:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that replays the body once, then the client's disconnection."""
+    """Return a receiver that replays the body once, then waits for further messages."""
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def next_message() -> Message:

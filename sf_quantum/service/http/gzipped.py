@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.threads import in_thread
 
-# Value of zlib's wbits for the format of gzip with the largest window.
+# value of zlib's wbits for the gzip format with the largest window
 _GZIP_FORMAT = 31
 
 
 async def decompressed(
     body: bytes, most: int, at_once: int, turn: Callable[[], Awaitable[None]]
 ) -> bytes:
-    """Decompress a body; a large body in another thread.
+    """Decompress a body; a large body is decompressed in another thread.
 
-    :param most: largest number of bytes of the decompressed body
-    :param at_once: largest number of bytes that are decompressed without a thread
+    :param most: maximum number of bytes of the decompressed body
+    :param at_once: maximum number of bytes that are decompressed without another thread
     :param turn: waits for the turn of a large body
     :raises Refused: 400 if the body is not complete gzip, 413 if it is too large
     """

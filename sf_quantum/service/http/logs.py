@@ -1,6 +1,7 @@
 """Formats of the service's log: text or JSON.
 
-A record is about one event, whose data is separate, as ``extra={"fields": {...}}``.
+A record is about one event. The data of the event is not in the message, but in
+``extra={"fields": {...}}``.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from datetime import UTC, datetime
 from sf_quantum.files import JSON
 from sf_quantum.text import escaped
 
-# Longest message: a part of it may come from others, such as a QPU's vendor.
+# maximum length of a message, of which a part may come from others, such as a QPU's vendor
 MAX_CHARACTERS = 4000
 # values that need no quotes in a line of text
 _WORD = re.compile(r"[\w.@:/{}+-]+", re.ASCII)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, for programs that collect logs."""
+    """Writes each record as a line of JSON, for programs that collect logs."""
 
     def format(self, record: logging.LogRecord) -> str:
         content: dict[str, JSON] = {
@@ -36,9 +37,9 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, logger and message, then ``key=value``.
+    """Writes each record as a line of text: time, level, logger, message, ``key=value``.
 
-    Text of users cannot begin a line, and its control characters do not reach the terminal.
+    Text from users cannot begin a line, and its control characters are escaped.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -60,7 +61,7 @@ def configure(level: str, format_: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if format_ == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # omit warnings about single connections, with which any client could fill the log
+    # omit uvicorn's warnings about single connections: any client could fill the log
     logging.getLogger("uvicorn.error").addFilter(
         lambda record: record.levelno != logging.WARNING
     )

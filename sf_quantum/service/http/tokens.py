@@ -1,4 +1,4 @@
-"""Bearer tokens, and the file that lists them by their hashes."""
+"""Bearer tokens, and the file that lists the tokens' hashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sf_quantum.service.http.auth import (
     Unauthorized,
 )
 
-TOKEN_PREFIX = "sfq_"  # scanners for leaked secrets look for a prefix
+TOKEN_PREFIX = "sfq_"  # scanners for leaked secrets search for a prefix
 BEARER_CHALLENGE = 'Bearer realm="sfq"'
 logger = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class _TokensFile(validation.Section):
 
 
 class Tokens:
-    """Bearer tokens, which the tokens file lists by their hashes.
+    """Bearer tokens, whose hashes are in the tokens file.
 
     The file is read again when it changes, so that tokens can be added and revoked
-    while the service runs. If the file can no longer be read, or is empty, nobody is
-    admitted; :meth:`users` still returns the previous users.
+    while the service runs. If the file can no longer be read, or is empty, no token is
+    accepted; :meth:`users` still returns the previous users.
 
-    :param path: a YAML list of :class:`TokenEntry`, writable by its owner only
+    :param path: path of the tokens file, a YAML list of :class:`TokenEntry`
     :param admins: users who are admins regardless of their entries
     :raises InputError: if the file is missing, invalid or accessible to others
     """
@@ -65,7 +65,10 @@ class Tokens:
         self._problem: str | None = None
 
     async def __call__(self, connection: HTTPConnection) -> Identity:
-        """:raises AuthError: if the request has no token, or an unknown one"""
+        """Return the sender of a request.
+
+        :raises AuthError: if the request has no token, or an unknown token
+        """
         scheme, _, token = connection.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = connection.headers.get(TOKEN_HEADER, "")
@@ -73,7 +76,7 @@ class Tokens:
             detail = "needs a bearer token"
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
-            # Clients treat 401 as final, but the token may be valid.
+            # not 401, which clients treat as final: the token may be valid
             what = "tokens file is empty" if self._is_empty else "tokens cannot be read"
             raise AuthError(503, f"the {what}; ask an admin", "Authorization")
         entry = self._entries.get(digest(token.strip()))
@@ -83,7 +86,7 @@ class Tokens:
         return Identity(entry.user, entry.admin or entry.user in self._admins)
 
     async def problem(self) -> str | None:
-        """Return why nobody is admitted; ``None`` if the file can be read."""
+        """Return why no token is accepted; ``None`` if the file can be read."""
         if _version(self._path) != self._version:
             await asyncio.to_thread(self._read_again)
         return self._problem
@@ -101,7 +104,7 @@ class Tokens:
         self._version = _version(self._path)
         try:
             self._entries = read_tokens(self._path)
-            # Cleared last, so that no other request is checked with the old entries
+            # cleared last, so that no concurrent request is checked with the old entries
             self._problem = None
         except InputError as error:
             # the previous entries may include a token that was revoked
@@ -126,11 +129,11 @@ class MungeOrTokens:
         return await self._munge(connection)
 
     async def problem(self) -> str | None:
-        """Return why nobody is admitted by a token; ``None`` if the file can be read."""
+        """Return why no token is accepted; ``None`` if the file can be read."""
         return await self._tokens.problem()
 
     async def users(self) -> None:
-        """Return ``None``: users without a token have MUNGE credentials."""
+        """Return ``None``, since users without a token are admitted with MUNGE."""
 
 
 def new_token() -> str:
@@ -151,11 +154,11 @@ def token_entry(user: str, token: str, *, admin: bool) -> dict[str, JSON]:
 
 
 def digest(token: str) -> str:
-    """Hash a token as the tokens file stores it.
+    """Hash a token for the tokens file.
 
     256 random bits cannot be guessed, so a slow password hash is not needed. The time of
-    the lookup in a dictionary reveals nothing, since nobody can choose the bytes of the
-    digest without having the token.
+    the look-up in a dictionary reveals nothing, since nobody can choose a token with given
+    bytes of its digest.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -168,14 +171,14 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
     """
     content = yaml.read(path, "tokens")
     validation.check_private(path)
-    if content is None:  # more likely an accident than the revocation of all tokens
+    if content is None:  # an accident rather than the revocation of all tokens
         raise InputError(
             f"{path}: is empty; expected a list of tokens, [] if there is none"
         )
     file = validation.validated(
         _TokensFile,
         {"tokens": content},
-        # the file is a list
+        # the file is a list, without the key "tokens"
         lambda where, _: ": ".join(
             filter(None, (str(path), validation.dotted(where).removeprefix("tokens")))
         ),
@@ -195,7 +198,7 @@ def read_tokens(path: Path) -> dict[str, TokenEntry]:
 
 
 class _Version(NamedTuple):
-    """Properties that change when a file is replaced or written."""
+    """Properties of a file that change when the file is replaced or written."""
 
     inode: int
     modified_ns: int

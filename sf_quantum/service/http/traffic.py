@@ -1,4 +1,4 @@
-"""Records each request: a line in the log, and counts for the metrics."""
+"""Records each request, with a line in the log and in the counts of the metrics."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from sf_quantum.service.http.auth import (
 from sf_quantum.service.http.buckets import TokenBuckets
 from sf_quantum.service.queue.observations import Histogram
 
-# Limits on log lines about requests without a valid credential, or beyond the limits, from
+# Limits on log lines about requests without a valid credential or beyond a rate limit, for
 # all senders together, so that such requests cannot fill the disk.
 LINES_PER_SECOND, LINES_AT_ONCE = 1.0, 100
-# bounds in seconds; durations include the time that a client asked the service to wait
+# upper bounds of durations in seconds; durations include waits that clients requested
 DURATIONS = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
-# Label for all paths without a route, so that no client can create new labels.
+# label of all paths without a route, so that no client can create labels
 OTHER = "other"
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 logger = logging.getLogger(__name__)
 
 
 class Traffic:
-    """Records requests once they are answered; belongs to the event loop's thread."""
+    """Records requests after their responses; belongs to the event loop's thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        #: Number of requests by method, route and class of the status.
+        #: number of requests by method, route and class of the status
         self.requests = Counter[tuple[str, str, str]]()
-        #: Durations of requests by route.
+        #: durations of requests by route
         self.durations = defaultdict[str, Histogram](lambda: Histogram(DURATIONS))
         self._bounded = TokenBuckets(LINES_PER_SECOND, LINES_AT_ONCE, clock)
         self._omitted = 0
@@ -53,10 +53,12 @@ class Traffic:
     ) -> None:
         """Record a request.
 
+        :param id_: id of the request
         :param name: name of the sender
-        :param status: 0 if the client went away before the answer
+        :param status: status of the response; 0 if the client disconnected before it
+        :param seconds: duration of the request
         """
-        # The path itself may contain the id of a lease, which is secret
+        # not the path itself, which may contain the id of a lease, a secret
         route = getattr(request.scope.get("route"), "path", OTHER)
         method = request.method if request.method in METHODS else OTHER
         result = f"{status // 100}xx" if status else "none"
@@ -74,7 +76,7 @@ class Traffic:
             "status": status,
             "seconds": round(seconds, 6),
         }
-        # a request that needs no credential is not refused if it has none
+        # no reason for a request that has no credential and needs none
         if isinstance(sender, AuthError) and (failed or status == sender.status):
             fields["reason"] = str(sender.__cause__ or sender.detail)
         if isinstance(sender, AuthError) or status == 429:

@@ -1,6 +1,6 @@
-"""The page ``GET /``, and the activity it shows.
+"""The page ``GET /``, and the activity that it shows.
 
-``activity`` collects the page's content, and ``routes`` serves both.
+``activity`` collects the content of the page; ``routes`` serves the page and the activity.
 
 Imports: service/dialects, service/domain, service/http, service/queue, service/store.
 """

@@ -30,10 +30,10 @@ from sf_quantum.service.store.reports.operation import Operation
 from sf_quantum.service.store.reports.usage import used_by_leases
 from sf_quantum.service.store.reports.utilisation import Minute, UtilisationHistory
 
-# time for which an answer is reused
+# time for which a response is reused
 FRESH_SECONDS = 1.0
-# numbers of pending jobs that are listed, of a user's own jobs that are listed beyond these,
-# and of jobs that are searched for the user's own
+# LISTED: number of pending jobs that are listed. OWN: number of a viewer's own jobs that are
+# listed in addition. SEARCHED: number of pending jobs that are searched for a viewer's jobs.
 LISTED, OWN, SEARCHED = 200, 10, 20_000
 ENDED = 10
 LEASES = 100
@@ -91,7 +91,7 @@ class ShownJob(Strict):
 
 
 class OtherJobs(Strict):
-    """Consecutive jobs without their details."""
+    """Consecutive jobs whose details the caller may not see."""
 
     jobs: int
     classes: dict[JobClass, int] = Field(
@@ -100,7 +100,7 @@ class OtherJobs(Strict):
 
 
 class ShownLease(Strict):
-    """A lease, without its id, which is a secret."""
+    """A lease without its id, since the id is a secret."""
 
     user: str
     job_class: JobClass = Field(alias="class")
@@ -214,7 +214,7 @@ class CalibrationShown(Strict):
 
 
 class ActivityAnswer(Strict):
-    """The content of the page: everything for admins; own jobs and counts for other users."""
+    """The content of the page: admins see all jobs, other users their own jobs and counts."""
 
     viewer: str | None = Field(description="The caller; null without a credential.")
     sees: Sees
@@ -239,18 +239,18 @@ class _Moment(NamedTuple):
     steady: float
 
     def by_wall(self, steady: float) -> float:
-        """Convert a time to the system's clock, rounded to be the same in each answer."""
+        """Convert a time to the system's clock; rounded, so that responses do not differ."""
         return steady + round(self.wall - self.steady, 1)
 
 
 @dataclass(frozen=True)
 class _Snapshot:
-    """The state of the queue from which the answers for all viewers are made.
+    """The state of the queue from which the responses to all viewers are made.
 
-    :param counts: the answer for viewers who only see counts
+    :param counts: the response to viewers who only see counts
     :param running: the running job, if there is one
     :param pending: the first pending jobs, in the order they will run
-    :param farther: by user, numbers of the first jobs behind ``pending``
+    :param farther: numbers of each user's first jobs behind ``pending``, by user
     :param labels: labels of the running and the pending jobs, by number
     """
 
@@ -263,16 +263,16 @@ class _Snapshot:
 
 
 class Activity:
-    """Makes the answers for the page, in the event loop of the queue.
+    """Makes the responses for the page, in the event loop of the queue.
 
-    Regardless of the number of viewers, the store is read once a second, and once more for
-    each user among the viewers; without viewers, it is not read at all.
+    The store is read at most once a second for all viewers together, and once more for each
+    user among the viewers; without viewers, it is not read at all.
     """
 
     def __init__(self, queue: JobQueue, numbered: frozenset[str] = frozenset()) -> None:
-        """Make the activity of a queue.
+        """Create the activity of a queue.
 
-        :param numbered: dialects whose users know jobs by number
+        :param numbered: dialects whose users identify jobs by their numbers
         """
         self._queue = queue
         self._numbered = numbered
@@ -282,14 +282,14 @@ class Activity:
         self._answers: dict[Identity | None, asyncio.Task[bytes]] = {}
 
     async def answer(self, who: Identity | None) -> bytes:
-        """Return the answer for a viewer, at most a second old.
+        """Return the response to a viewer; it is at most a second old.
 
-        :param who: ``None`` for a viewer without a credential, who only sees counts
+        :param who: the viewer; ``None`` without a credential: such a viewer only sees counts
         """
         snapshot = self._fresh_snapshot()
         if who not in self._answers:
             self._answers[who] = asyncio.create_task(self._make(who, snapshot))
-        # a viewer who leaves must not cancel the answer for other viewers
+        # a viewer who disconnects must not cancel the response to other viewers
         return await asyncio.shield(self._answers[who])
 
     def _fresh_snapshot(self) -> asyncio.Task[_Snapshot]:
@@ -309,9 +309,9 @@ class Activity:
         forecasts = await queue.forecasts.of_all(jobs)
         minutes = await asyncio.to_thread(self._history.minutes, steady)
         calibration = await asyncio.to_thread(_calibration, queue)
-        # No await follows, so all parts show the same moment.
+        # no await until the counts are made, so all their parts show the same moment
         now, job = _Moment(time.time(), queue.store.clock()), queue.running
-        # A job in another state is about to start, or has just ended.
+        # a job in another state is about to start, or has just ended
         forecast = queue.forecasts.of(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
         waiting = [*islice(queue.forecasts.waiting(), SEARCHED)]
@@ -424,7 +424,10 @@ class Activity:
         return shown[:LEASES]
 
     def _leases(self, who: Identity | None, used: Mapping[str, float]) -> LeasesShown:
-        """:param used: QPU seconds of the jobs that have ended, by lease"""
+        """Describe the leases for a viewer.
+
+        :param used: QPU seconds of the jobs that have ended, by lease
+        """
         leases = self._queue.leases
         return LeasesShown(
             vqpus=self._queue.vqpus.number,
@@ -445,7 +448,7 @@ class Activity:
         )
 
     def _end(self, lease: Lease) -> float | None:
-        """Return when a lease ends unless it is used; to the minute, so it rarely changes."""
+        """Return when a lease ends if it is not used; rounded, so that it rarely changes."""
         ends = [lease.expires, self._queue.leases.idle_expires_at(lease)]
         times = [end for end in ends if end is not None]
         return min(times) // 60 * 60 if times else None
@@ -453,10 +456,10 @@ class Activity:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Shows jobs to one viewer.
+    """Describes jobs for one viewer.
 
     :param labels: labels of the jobs, by number
-    :param numbered: dialects whose users know jobs by number
+    :param numbered: dialects whose users identify jobs by their numbers
     """
 
     who: Identity
@@ -513,7 +516,7 @@ def _pending(
 
 
 def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
-    """Merge jobs without details that follow each other."""
+    """Merge consecutive jobs without details."""
     merged = list[ShownJob | OtherJobs]()
     for kind, group in groupby(rows, type):
         if kind is ShownJob:
@@ -547,7 +550,7 @@ def _utilisation(until: float, minutes: Sequence[Minute]) -> Utilisation:
 
 
 def _calibration(queue: JobQueue) -> CalibrationShown | None:
-    """Describe the errors of the last calibrations."""
+    """Describe the errors of the latest calibrations; ``None`` without any."""
     if (history := queue.device.calibrations.history()) is None:
         return None
     return CalibrationShown(

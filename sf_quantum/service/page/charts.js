@@ -1,8 +1,8 @@
-// Charts with scales over time, in CSS pixels: their text has the same size at any width.
+// Charts over time, with scales. Units are CSS pixels, so text has the same size at any width.
 
 const LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 20;
 const TEXT = 12;
-// of a chart: its margins and something between them
+// minimum width of a chart: its margins and some space between them
 export const LEAST_WIDTH = LEFT + RIGHT + TEXT;
 const LABEL = 64;
 const STEPS = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800];
@@ -14,7 +14,7 @@ export function draw(name, attributes = {}, ...children) {
   return element;
 }
 
-// the viewer's
+// the time zone of the viewer at a time
 export function zone(time) {
   const minutes = -new Date(time * 1000).getTimezoneOffset();
   if (!minutes) return "UTC";
@@ -22,13 +22,14 @@ export function zone(time) {
   return `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${String(rest).padStart(2, "0")}` : ""}`;
 }
 
-// 1, 2 or 5 times a power of ten, at most so many of them up to the largest value
+// step between the ticks of values: 1, 2 or 5 times a power of ten, so that `count` steps reach
+// the largest value
 function valueStep(most, count) {
   const unit = 10 ** Math.floor(Math.log10(most / count));
   return unit * [1, 2, 5, 10].find((times) => unit * times * count >= most * 0.999);
 }
 
-// at round times of the viewer's clock
+// the ticks of a time scale, at round times of the viewer's clock
 function timeTicks(first, last, count) {
   const step = STEPS.find((one) => (last - first) / one <= count) ?? last - first;
   const ahead = -new Date(first * 1000).getTimezoneOffset() * 60;
@@ -46,8 +47,9 @@ function timeLabel(time, length) {
 
 export const percentage = (value) => `${Number((100 * value).toPrecision(3))} %`;
 
-// A chart of ratios as percentages, or of what write writes, with what paint returns for the
-// scales x and y.
+// A chart with scales. `write` converts values to text, by default ratios to percentages;
+// `paint` returns the elements of the chart from the functions x and y, which scale times and
+// values.
 export function chart({label, width, height, first, last, most, count = 2, write = percentage}, paint) {
   const step = valueStep(most, count);
   const top = Math.ceil(most / step - 0.001) * step;

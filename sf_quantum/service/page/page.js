@@ -1,16 +1,16 @@
-// Requests the activity every other second and shows it. What users wrote goes into text
-// nodes only.
+// Requests the activity every two seconds and shows it. Text from users is put into text nodes
+// only.
 
 import {LEAST_WIDTH, chart, draw, zone} from "./charts.js";
 
 const EVERY_MS = 2000;
 const SLOWEST_MS = 15000;
-// without an answer for longer, what is shown is out of date
+// after this time without a response, the shown data is marked as out of date
 const LATE_MS = 6000;
 const ROWS = 12;
 const TOKEN = "sfq-token";
 const STATUS = {online: "Online", draining: "Draining", maintenance: "Maintenance", closed: "Closed", offline: "Offline"};
-// what a minute of the utilisation is besides busy
+// how a minute of the utilisation is described by the QPU's status, in addition to "busy"
 const MINUTES = {open: "idle", maintenance: "maintenance", draining: "draining", closed: "closed", none: "service not running"};
 const VALUES = {
   control_error: "Control error, of the couplers' range",
@@ -35,7 +35,7 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-// what users wrote may run from right to left, and be long
+// text from users may run from right to left, and may be long
 const foreign = (text) => make("bdi", {title: text}, text);
 
 function write(id, text) {
@@ -47,7 +47,7 @@ function notice(id, text) {
   write(id, text);
 }
 
-// renders a part only if it has changed, so that a selection or a reading voice stays
+// renders a part only if it has changed, so as not to interrupt a selection or a screen reader
 const shown = new Map();
 function show(id, content, render) {
   const key = JSON.stringify(content);
@@ -58,7 +58,7 @@ function show(id, content, render) {
 
 // ---- words
 
-// by the service's clock; it stands still at the last answer while the service does not answer
+// time by the service's clock; while the service does not respond, that of the last response
 const now = () => (isLive() ? Date.now() : state.answered) / 1000 + state.ahead;
 const isLive = () => document.body.dataset.link === "live";
 const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
@@ -103,7 +103,7 @@ function span(seconds) {
   return `${Math.round(seconds / 86400)} days`;
 }
 
-// a step of a workflow's run is named after both
+// splits the purpose of a workflow's step into the step and the run
 function purpose(text) {
   const [, run, step] = text.match(/^([0-9][^:]*Z-[0-9][^:]*):(\/.*)$/s) ?? [];
   return step ? [step, `run ${run}`] : [text, ""];
@@ -128,7 +128,7 @@ function classes(others) {
 
 // ---- the parts of the page
 
-// maintenance is called so also if an operator has closed the QPU for it
+// during a maintenance window, shows "maintenance" even if an operator has closed the QPU
 function statusOf({status, windows}) {
   const inWindow = windows.some(({starts}) => starts <= now());
   return inWindow && (status === "draining" || status === "closed") ? "maintenance" : status;
@@ -146,7 +146,7 @@ function showDevice(device) {
   show("maintenance", [device.windows, status], () => showWindows(device.windows));
 }
 
-// also of a service that does not answer, whose last words are marked as such
+// the reason is also shown if the service does not respond, with the time of the last response
 function showReason(device) {
   const reason = device.in_maintenance ? "" : sentence(device.reason || device.trouble);
   const by = device.closed_by ? ` (${STATUS[statusOf(device)].toLowerCase()} by ${device.closed_by})` : "";
@@ -187,7 +187,7 @@ function showRunning(running) {
   tick();
 }
 
-// colours alone would not tell them apart
+// hatched, since colours alone would not distinguish the kinds of minutes
 const fillOf = (kind) => (["busy", "open"].includes(kind) ? {class: kind} : {fill: `url(#${kind}-hatch)`});
 
 function showUse({until, minutes, statuses, mean}) {
@@ -197,7 +197,7 @@ function showUse({until, minutes, statuses, mean}) {
   write("mean", known.length ? percent(mean) : "–");
   const covered = known.length < count ? `, over the ${plural(known.length, "minute")} that the service ran` : "";
   write("covered", `busy on average${covered}`);
-  // a minute of before the statuses were noted was not maintenance, as far as is known
+  // a minute without a recorded status counts as open
   const kinds = minutes.map((part, minute) => (part === null ? "none" : statuses[minute] ?? "open"));
   const found = Object.keys(MINUTES).filter((kind) => kinds.includes(kind));
   const others = found.filter((kind) => kind !== "open").map((kind) =>
@@ -211,7 +211,7 @@ function showUse({until, minutes, statuses, mean}) {
     if (!["none", "open"].includes(kinds[minute])) words.push(MINUTES[kinds[minute]]);
     return [
       draw("rect", {class: "busy", x: left + 0.5, width: Math.max(width - 1, 1), y: y(part ?? 0), height: y(0) - y(part ?? 0)}),
-      // over the bar, so that it is seen with it
+      // drawn after the bar, so that both are visible
       draw("rect", {...fillOf(kinds[minute]), x: left, width, y: top, height: bottom - top}, draw("title", {}, words.join(", "))),
     ];
   })));
@@ -316,7 +316,7 @@ function valueChart(value, {times, renewals}) {
     make("b", {"data-value": value.name}, words(value.value)),
     make("div", {class: "chart"}, chart(size, (x, y, {left, top, bottom}) => [
       ...renewals.map((time) => draw("line", {class: "renewal", x1: x(time), x2: x(time), y1: top, y2: bottom})),
-      // a single reading is drawn as a line
+      // a single reading is drawn as a horizontal line
       draw("path", {d: (times.length > 1 ? "" : `M${left} ${y(value.value)}H${x(last)}`) +
         value.history.map((part, n) => `${n ? "L" : "M"}${x(times[n])} ${y(part)}`).join("")}),
     ])));
@@ -339,7 +339,7 @@ function showQueue(told) {
 
 function showCharts(told) {
   const width = $("minutes").clientWidth;
-  // nothing is drawn where nothing is seen, such as in a window of no width
+  // nothing is drawn if there is no space, as in a window without width
   if (width < LEAST_WIDTH) return;
   show("use", [told.utilisation, width], () => showUse(told.utilisation));
   show("calibration", [told.calibration, width], () => showCalibration(told.calibration));
@@ -357,7 +357,7 @@ function showAll(told) {
   tick();
 }
 
-// what changes with time only
+// updates the parts that change with time, without a new response
 function tick() {
   if (isLive() && Date.now() - state.answered > LATE_MS) link("gone", "the service does not answer");
   if (isLive()) write("clock", seconds(now()));
@@ -413,7 +413,7 @@ async function ask() {
   const signal = AbortSignal.any([state.asking.signal, AbortSignal.timeout(10000)]);
   const answer = await fetch("v1/activity", {headers, cache: "no-store", signal});
   const date = Date.parse(answer.headers.get("Date"));
-  // the clock of the service, to which its times refer, to the second
+  // how far the service's clock, which is exact to the second, is ahead of the viewer's clock
   const ahead = (date - Date.now()) / 1000;
   if (Math.abs(ahead - state.ahead) > 2) state.ahead = ahead;
   if (answer.status === 304) {
@@ -451,12 +451,12 @@ async function look() {
     wait = Math.max(error.wait || 0, Math.min(SLOWEST_MS, EVERY_MS * 1.5 ** (state.failures - 1)));
     if (error.wait === undefined) link("gone", "the service does not answer");
     else link("refused", `the service refuses: ${error.message}`);
-    // not read aloud each time
+    // not in "word", which screen readers read aloud at each change
     write("clock", `Next attempt at ${seconds((Date.now() + wait) / 1000)}`);
   } finally {
     if (mine === state.asking) state.asking = null;
   }
-  // not while the page is hidden; spread, so that not all viewers ask at once
+  // not while the page is hidden; at a random time, so that viewers do not request all at once
   if (!document.hidden) state.timer = setTimeout(look, wait * (0.9 + 0.2 * Math.random()));
 }
 

@@ -1,8 +1,8 @@
-"""The page ``GET /``, and the activity that it requests every other second.
+"""The page ``GET /``, and the activity that the page requests every two seconds.
 
-Its HTML, CSS and JavaScript are files next to this module, sent unchanged. The page
-contacts no other host and shows users' input only as text; its Content-Security-Policy
-makes the browser enforce both.
+The page's HTML, CSS and JavaScript are files next to this module, which are sent unchanged.
+The page contacts no other host, and shows users' input only as text; its
+Content-Security-Policy makes the browser enforce both.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ async def activity(request: Request, if_none_match: KnownEtag = None) -> Respons
     """Show device, queue, leases, utilisation and calibration, at most a second old.
 
     Without a credential, jobs and leases are only counted. With a credential, the caller's
-    own jobs and leases are shown; admins see those of all users.
+    own jobs and leases are shown, and to admins the jobs and leases of all users.
     """
     who = None
     try:
         who = get_sender(request)
     except Unauthorized:
-        # no credential is needed, but a credential that is sent must be valid
+        # a credential is not needed, but must be valid if it is sent
         if any(name in request.headers for name in CREDENTIALS):
             raise
     activity: Activity = request.app.state.activity
