@@ -1,4 +1,4 @@
-"""The service with all its layers: the guard, and all dialects over one job queue."""
+"""The service as an ASGI application: the guard, and all dialects over one job queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sf_quantum.version import __version__
 
 @dataclass(frozen=True)
 class Service:
-    """The service without a server: :attr:`guard` is its ASGI application.
+    """The service without an HTTP server; :attr:`guard` is the ASGI application.
 
     The application starts and stops the queue and the telemetry.
     """
@@ -58,9 +58,9 @@ def build(
 ) -> Service:
     """Build the service.
 
-    :param authenticate: identifies the sender of a request, or refuses it
-    :param public_metrics: whether ``/metrics`` needs no credential
-    :param names: host names for which the service answers; ``None``: any
+    :param authenticate: identifies the sender of a request, or refuses the request
+    :param public_metrics: whether ``/metrics`` can be read without a credential
+    :param names: host names for which the service responds; ``None``: any name
     :param dialects: names of the dialects in addition to ``/v1``; ``None``: all installed
         dialects
     """
@@ -73,10 +73,9 @@ def build(
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
         lifespan=partial(_lifespan, spoken),
-        # The routes are passed unchanged: include_router() would make them anew at the
-        # first request.
+        # not with include_router(), which would create the routes again at the first request
         routes=[*spoken.routes, *(r for router in routers for r in router.routes)],
-        # these pages would load scripts from elsewhere
+        # no FastAPI documentation pages: they would load scripts from other hosts
         docs_url=None,
         redoc_url=None,
     )
@@ -138,13 +137,13 @@ def _refused(error: Exception) -> Refused:
             if first["type"] == "json_invalid":
                 return Refused(422, "the body is not JSON")
             if first["loc"] == ("body",) and isinstance(error.body, bytes):
-                # FastAPI does not parse a body of another type
+                # FastAPI does not parse a body with another content type
                 return Refused(422, "send Content-Type: application/json")
-            # the first wrong field, without its value, which may be large or NaN
+            # report the first invalid field, without its value, which may be large or NaN
             path = [str(part) for part in first["loc"] if part not in ("body", "query")]
             return Refused(422, str(first["msg"]), ".".join(path) or None)
         case HTTPException(status_code=400):
-            # FastAPI raises this for a body that is not UTF-8 or nested too deeply.
+            # FastAPI raises this for a body that is not UTF-8 or is nested too deeply
             return Refused(422, "the body is not JSON")
         case HTTPException():
             detail, headers = str(error.detail).lower(), dict(error.headers or {})

@@ -1,6 +1,6 @@
-"""Checks a service's configuration without starting it, and reports all findings at once.
+"""Checks a service's configuration without starting the service, and reports all findings.
 
-Some of the findings do not stop a service from starting.
+Some of the findings do not prevent the start of a service.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from sf_quantum.validation import ValidationErrors, validated
 
 
 def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> None:
-    """Check a configuration, and the files that it names with the rights of this user.
+    """Check a configuration, and the files that it names, with the permissions of this user.
 
-    :param path: see :func:`sf_quantum.service.config.load`, also for the other parameters
-    :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: if the configuration has faults; it lists them all, each
-        with its key or option
+    See :func:`sf_quantum.service.config.load` for the parameters.
+
+    :raises InputError: if there is no such file, or the file is not YAML
+    :raises ValidationErrors: if there are findings; lists them all, each with its key or
+        option
     """
     content = read(path, values, flags)
     name = naming(path, values, flags)
@@ -73,7 +74,7 @@ def _tokens(config: Configuration) -> Iterator[Finding]:
         yield key, None, str(error)
     else:
         for index, user in enumerate(config.auth.admins):
-            # An admin needs a token only in mode token; with MUNGE, an account suffices.
+            # admins need a token only in mode token; with MUNGE, an account suffices
             if config.auth.mode == "token" and user not in users:
                 why = f"has no token in {path} (sfq token {user} --tokens {path})"
                 yield ("auth", "admins", index), user, why
@@ -100,7 +101,7 @@ def _socket(config: Configuration) -> Iterator[Finding]:
     path, key = config.listen.socket.absolute(), ("listen", "socket")
     if why := socket_problem(path):
         yield key, str(path), why
-    # systemd makes a folder in /run when the service starts
+    # systemd creates a folder in /run when the service starts
     elif not path.parent.is_dir() and path.parent.parent != Path("/run"):
         yield key, str(path), f"there is no folder {path.parent}"
 
@@ -111,7 +112,7 @@ def _state(config: Configuration) -> Iterator[Finding]:
         return
     try:
         folder = path if exists(path) else path.absolute().parent
-    except OSError as error:  # a folder above the state folder is another user's
+    except OSError as error:  # a folder above the state folder belongs to another user
         yield ("state",), str(path), f"cannot be read: {(error.strerror or '').lower()}"
         return
     if not folder.is_dir():
@@ -125,7 +126,7 @@ def _state(config: Configuration) -> Iterator[Finding]:
 
 
 def _lost(path: Path) -> str | None:
-    # root checks on behalf of the service's user
+    # root checks on behalf of the service's user, who owns the folder
     try:
         check_state(path, owner=None if os.geteuid() else path.stat().st_uid)
     except InputError as error:
@@ -134,8 +135,8 @@ def _lost(path: Path) -> str | None:
 
 
 def _unreadable(database: Path) -> str | None:
-    # reads the file's header, since a connection would make files next to the database
-    # (https://www.sqlite.org/fileformat.html)
+    # Read the file's header (https://www.sqlite.org/fileformat.html), since a connection to
+    # the database would create files next to it.
     try:
         with database.open("rb") as file:
             header = file.read(100)
@@ -145,12 +146,12 @@ def _unreadable(database: Path) -> str | None:
         return f"{database.name} is not a database; {REMEDY}"
     version = int.from_bytes(header[60:64], "big")
     pages = int.from_bytes(header[28:32], "big")
-    # the tables of a first start may still be in the log of changes
+    # without a write-ahead log, in which the tables may still be after the first start
     if not database.with_name(f"{database.name}-wal").exists():
         if version == 0 and pages > 1:
             return f"{database.name} is the database of another application; {REMEDY}"
         page_bytes = int.from_bytes(header[16:18], "big")
-        # 1 stands for 65,536
+        # the value 1 stands for 65,536 bytes
         if database.stat().st_size < pages * (page_bytes if page_bytes > 1 else 65_536):
             return f"{database.name} is shorter than it was; {REMEDY}"
     if version > VERSION:
@@ -163,7 +164,7 @@ def _device(config: Configuration) -> Iterator[Finding]:
         make_device(config.device).close()
     except ValidationErrors as error:
         yield from ((("device",), None, line) for line in error.lines)
-    except QuantumError as error:  # a twin's original may also be silent
+    except QuantumError as error:  # for example, a twin's original does not respond
         yield ("device",), None, str(error)
 
 
@@ -203,7 +204,7 @@ def _classes(config: Configuration) -> Iterator[Finding]:
 
 
 def _one_user(config: Configuration) -> Iterator[Finding]:
-    """Yield settings that restrict users, but have no effect if every sender is an admin."""
+    """Yield settings that restrict users, which have no effect if every sender is an admin."""
     if config.auth.mode != "none":
         return
     why = "has no effect: with auth.mode none, all requests are of one user, an admin"
@@ -228,8 +229,8 @@ _CHECKS: tuple[Callable[[Configuration], Iterator[Finding]], ...] = (
     _classes,
     _one_user,
 )
-# sections that a check reads in addition to the section of the key that it names: if these
-# are wrong, the findings would be about defaults
+# Sections that a check reads in addition to the section of the key in its findings. If one of
+# them is invalid, the findings are omitted, since they would be about defaults.
 _READ: Mapping[Callable[[Configuration], Iterator[Finding]], set[str]] = {
     conflicts_of: {"listen", "auth"},
     policy_conflicts: {"shares", "policy"},

@@ -59,26 +59,27 @@ def _file(path: Path) -> Path:
 
 
 File: TypeAlias = Annotated[Path, Strict(False), AfterValidator(_file)]
-# command-line options by the key that they override: ("listen", "port") -> "--port"
+# command-line options by the keys that they override: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[KeyPath, str]
+# a function that names a key and its value in messages
 Naming: TypeAlias = Callable[[KeyPath, JSON], str]
-# key, value and message
+# an error of the configuration: key, value and message
 Finding: TypeAlias = tuple[KeyPath, JSON, str]
 
 
 class Listen(Section):
     """The address that the service listens on.
 
-    :param socket: path of a Unix socket, instead of host and port; without
-        authentication, only its owner can connect
+    :param socket: path of a Unix socket to listen on, instead of host and port; without
+        authentication, only the socket's owner can connect
     :param host: address to listen on; an address that other machines can reach needs TLS
         and authentication
     :param port: TCP port; 0 selects a free port
     :param certificate: TLS certificate with its chain, PEM
     :param key: private key of the certificate, PEM; must not be readable by others
-    :param names: host names for which the service answers, in addition to ``localhost`` and
-        ``host``; checked only without authentication on TCP, where any page in a browser
-        could connect
+    :param names: host names for which the service responds, in addition to ``localhost`` and
+        ``host``; names are checked only on TCP without authentication, since any web page in
+        a user's browser could connect there
     """
 
     socket: File | None = None
@@ -104,8 +105,8 @@ class Auth(Section):
     :param tokens: tokens file that ``sfq token`` writes; required by mode ``token``,
         optional with ``munge`` for clients without MUNGE
     :param munge: path of munged's socket; ``None``: the default path
-    :param admins: names or uids of users who see and cancel all jobs and operate the device;
-        with MUNGE also root
+    :param admins: names or uids of users who can see and cancel all jobs and operate the
+        device; with MUNGE, root is also an admin
     """
 
     mode: Literal["none", "token", "munge"] = "none"
@@ -135,7 +136,7 @@ def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
     return core_schema.no_info_plain_validator_function(_policy)
 
 
-# keys of an emulated device whose values a twin takes from its original
+# keys of an emulated device that a twin does not accept: it has its original's values
 ORIGINALS = {"technology", "qubits", "shots", "out_of_service", "topology"}
 
 
@@ -158,7 +159,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
 
 
 def _device(content: JSON | Section) -> JSON | Section:
-    """Validate the section with the model of its type."""
+    """Validate the section ``device`` with the model of the device's type."""
     if isinstance(content, Section):
         return content
     content = empty_mapping(content)
@@ -174,9 +175,9 @@ DeviceChoice: TypeAlias = DeviceSettings | QpuSettings | OwnDevice
 
 
 def make_device(settings: DeviceChoice) -> Device:
-    """Make the device of a configuration.
+    """Create the device of a configuration.
 
-    :raises InputError: if the device cannot be made from its keys
+    :raises InputError: if the device cannot be created from its keys
     """
     if isinstance(settings, DeviceSettings):
         if settings.technology == PHOTONIC and (
@@ -200,9 +201,9 @@ def _dialects(names: list[str] | None) -> list[str] | None:
 
 
 class ProcessSettings(Section):
-    """The service's address, its state directory, its users, device and dialects.
+    """The service's address, state directory, authentication, device and dialects.
 
-    :param state: directory of jobs, results and leases; without it, they are lost when the
+    :param state: directory of jobs, results and leases; ``None``: they are lost when the
         service ends
     :param device: device that the service drives
     :param dialects: APIs in addition to the service's own, such as ``[sapi, iqm]``, by the
@@ -222,7 +223,7 @@ class Configuration(ServiceSettings, ProcessSettings):
 
     :param policy: the scheduling policy: its name, or a mapping with its ``type`` and
         options
-    :param drain_seconds: time for the running job to finish after SIGTERM
+    :param drain_seconds: time that the running job has to finish after SIGTERM
     """
 
     policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
@@ -230,25 +231,25 @@ class Configuration(ServiceSettings, ProcessSettings):
 
     @property
     def public_metrics(self) -> bool:
-        """Whether ``/metrics`` needs no credential.
+        """Whether ``/metrics`` can be read without a credential.
 
-        By default, no credential is needed if only this machine can reach the service.
+        By default, it can if only this machine can reach the service.
         """
         public = self.metrics.public
         return not self.listen.public if public is None else public
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The host names for which the service answers; ``None`` if names are not checked."""
+        """The host names for which the service responds; ``None`` if names are not checked."""
         if self.auth.mode != "none" or self.listen.socket is not None:
             return None
         loopback = ("localhost", "127.0.0.1", "::1")
         return frozenset((*loopback, self.listen.host, *self.listen.names))
 
     def request_limits(self) -> Limits:
-        """Return the limits of one user's requests.
+        """Return the limits of each user's requests.
 
-        Without authentication, the rate is not limited.
+        Without authentication, neither the rate nor the concurrency is limited.
         """
         user, body_bytes = self.limits, int(self.limits.body_mib * 2**20)
         if self.auth.mode == "none":
@@ -262,12 +263,12 @@ def load(
 ) -> Configuration:
     """Read and validate the configuration.
 
-    :param path: the file; ``None`` uses the defaults
+    :param path: path of the file; ``None``: the defaults are used
     :param values: values that override the values in the file, by key
-    :param flags: command-line options of these values by key, for error messages
-    :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: if the configuration is invalid; it lists all errors, each
-        with its key or option
+    :param flags: command-line options that set these values, by key, for error messages
+    :raises InputError: if there is no such file, or the file is not YAML
+    :raises ValidationErrors: if the configuration is invalid; lists all errors, each with
+        its key or option
     """
     content = read(path, values, flags)
     name = naming(path, values, flags)
@@ -281,11 +282,10 @@ def load(
 def read(
     path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags
 ) -> dict[str, JSON]:
-    """Read the configuration without validating it.
+    """Read the configuration without validating it; see :func:`load` for the parameters.
 
-    :param values: see :func:`load`, also for ``flags``
-    :raises InputError: if there is no such file, it is not YAML, or an option does not
-        apply to the device
+    :raises InputError: if there is no such file, the file is not YAML, or an option does
+        not apply to the device
     """
     content = empty_mapping(None if path is None else yaml.read(path, "configuration"))
     if not isinstance(content, dict):
@@ -301,7 +301,7 @@ def read(
 
 
 def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
-    """Return why a key of the emulated device does not apply to a device of another type."""
+    """Return why a key of emulated devices does not apply to a device of this type."""
     if type_ == "emulated" or key == "name":
         return None
     if type_ != "twin":
@@ -310,7 +310,10 @@ def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
 
 
 def naming(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> Naming:
-    """Return a function that names a key and its value in messages, by file or by option."""
+    """Return a function that names a key and its value in messages.
+
+    A key is named by the command-line option that sets it, or else by file and key.
+    """
 
     def name(key: KeyPath, value: JSON) -> str:
         suffix = f" {value}" if isinstance(value, str | int | float) else ""
@@ -329,13 +332,13 @@ def _override(content: dict[str, JSON], path: KeyPath, value: JSON) -> None:
     for key in parents:
         section = content[key] = empty_mapping(content.get(key))
         if not isinstance(section, dict):
-            return  # an error of the file, which the validation reports
+            return  # the section is not a mapping; the validation reports this
         content = section
     content[last] = value
 
 
 def conflicts_of(config: Configuration) -> Iterator[Finding]:
-    """Yield errors that involve several keys of address and authentication."""
+    """Yield errors that involve several keys of ``listen`` and ``auth``."""
     listen, auth = config.listen, config.auth
     tls = listen.certificate is not None and listen.key is not None
     if listen.public and not (tls and auth.mode != "none"):

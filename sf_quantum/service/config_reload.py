@@ -1,11 +1,11 @@
-"""Which changes of its configuration a running service applies, and which need a restart."""
+"""Which changes of the configuration a running service applies, and which need a restart."""
 
 from __future__ import annotations
 
 from sf_quantum.service.config import Configuration
 from sf_quantum.validation import Section
 
-# sections about the users, their rights and their limits
+# sections that are reloaded: they define users, their rights and their limits
 _RELOADED = {
     "auth",
     "shares",
@@ -20,9 +20,9 @@ _FILES = ("certificate", "key")
 
 
 def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[str]]:
-    """Merge the keys of a new configuration that can change while the service runs.
+    """Merge, into the old configuration, the changes that need no restart.
 
-    :returns: the configuration to run with, and the changed keys that need a restart
+    :returns: the merged configuration, and the changed keys that need a restart
     """
     fixed = sorted(Configuration.model_fields.keys() - _RELOADED - {"listen"})
     update = {key: getattr(old, key) for key in fixed}
@@ -45,7 +45,7 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
         elif ours != theirs:
             kept.append(f"listen.{key}")
     if new.auth.mode != old.auth.mode:
-        # the permissions of the socket depend on the mode
+        # needs a restart, since the permissions of the socket depend on the mode
         update["auth"] = old.auth
         kept.append("auth.mode")
     return new.model_copy(update=update), kept

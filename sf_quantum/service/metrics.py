@@ -1,7 +1,7 @@
-"""``GET /metrics`` for Prometheus, with names and units by its conventions.
+"""``GET /metrics`` for Prometheus; names and units follow the conventions of Prometheus.
 
-All values are counted as events happen, or are in memory: a scrape does not read jobs from
-disk, regardless of their number. No metric names a user, and no request can make a new label.
+All values are counted when events happen, or are in memory anyway, so a scrape does not read
+jobs from disk. No metric names a user, and no request can create a label.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ router = APIRouter()
 
 
 class QpuCollector(Collector):
-    """Turns the state of a queue and its device into metrics at each scrape."""
+    """Converts the state of a queue and its device into metrics at each scrape."""
 
     def __init__(self, queue: JobQueue, telemetry: Telemetry, traffic: Traffic) -> None:
         self._queue = queue
@@ -90,7 +90,7 @@ class QpuCollector(Collector):
         self._traffic = traffic
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics, each with its help and its labels."""
+        """Yield all metrics, each with its help text and labels."""
         yield from self._device()
         yield from self._jobs_and_leases()
         yield from self._calibration()
@@ -187,7 +187,7 @@ class QpuCollector(Collector):
     },
 )
 async def metrics(request: Request) -> Response:
-    """Show all metrics; the configuration defines whether a credential is needed."""
+    """Show all metrics; the configuration decides whether a credential is needed."""
     state = request.app.state
     if not state.telemetry.public_metrics:
         who = get_sender(request)
@@ -200,7 +200,7 @@ async def metrics(request: Request) -> Response:
 def registered(
     queue: JobQueue, telemetry: Telemetry, traffic: Traffic
 ) -> CollectorRegistry:
-    """Register the metrics of a queue, its device, its requests, and this process."""
+    """Create a registry of the metrics of a queue, its device, requests and this process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(QpuCollector(queue, telemetry, traffic))
     ProcessCollector(registry=registry)

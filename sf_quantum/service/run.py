@@ -1,4 +1,4 @@
-"""The service as a process: socket, state folder, start and stop."""
+"""The process of the service: socket, state folder, start, reload and stop."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 from sf_quantum.validation import check_private
 
-# Time for answering open requests when the service stops.
+# maximum time to respond to open requests when the service stops
 STOP_SECONDS = 1
-# Time for releasing the lease of a device at its vendor.
+# maximum time to release the device's lease at its vendor when the service stops
 CLOSE_SECONDS = 5
+# time after which Python switches between threads
 SWITCH_SECONDS = 5e-4
-# glibc's number of the option (malloc.h), and the size from which a block is mapped alone.
+# number of the option in glibc's malloc.h, and size from which a memory block has its own
+# mapping
 M_MMAP_THRESHOLD, MAPPED_BYTES = -3, 1024 * 1024
 logger = logging.getLogger(__name__)
 
@@ -60,9 +62,10 @@ def serve(
     """Run the service until it is stopped.
 
     :param device: device of the configuration; closed at the end
-    :param ready: called with the service's URL once the service answers there
-    :param load: reads the configuration again after SIGHUP; by default, it is not reloaded
-    :param until_eof: stop when standard input closes, and leave no files behind
+    :param ready: called with the service's URL once the service responds there
+    :param load: reads the configuration again after SIGHUP; ``None``: the service cannot
+        reload it
+    :param until_eof: whether to stop at the end of standard input, and to remove all files
     :raises InputError: if the service cannot listen at its address, or another service does
     :raises QuantumError: if the queue breaks while the service runs
     """
@@ -70,22 +73,22 @@ def serve(
     check_certificate(config.listen)
     raise_limit()
     give_memory_back()
-    # with the default of 5 ms, each event would wait 5 ms for a thread that computes
+    # by default, the event loop would wait 5 ms for a computing thread at each event
     sys.setswitchinterval(SWITCH_SECONDS)
     with ExitStack() as stack:
         if config.listen.socket is None:
-            # The port is taken first: if it is in use, no state folder is made.
+            # before the state folder is created, which is not needed if the port is in use
             listener, url = stack.enter_context(_tcp_listener(config.listen))
         store = stack.enter_context(store_in(config.state, until_eof))
         stack.callback(_close, device)
         if config.listen.socket is not None:
-            # The lock of the state folder is held, so a service that is ending cannot
-            # remove the socket of the next service.
+            # after the state folder is locked: otherwise, the previous service, while it
+            # ends, could remove this socket
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )
         if isinstance(device, EmulatedDevice):
-            process_pool.start(device.warm_kinds)  # the imports take seconds
+            process_pool.start(device.warm_kinds)  # early: imports take seconds
         service = build(
             store,
             device,
@@ -97,8 +100,8 @@ def serve(
             dialects=config.dialects,
         )
         server = _Server(service, config, lambda: ready(url), load)
-        # excludes the present objects, which stay, from garbage collection: each collection
-        # would search them for some 50 ms while all requests wait
+        # Exclude all present objects from garbage collection, since they stay: otherwise, each
+        # collection would search them for about 50 ms, while all requests wait.
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
             runner.run(server.serve_until_stopped(listener, until_eof))
@@ -107,17 +110,18 @@ def serve(
 
 
 def give_memory_back() -> None:
-    """Let freed blocks of a megabyte and more return to the system immediately.
+    """Return freed memory blocks of 1 MiB and more to the system immediately.
 
-    After the first such block, glibc would keep freed blocks of up to 32 MiB for each thread
-    (mallopt(3)): large answers of a vendor would leave hundreds of megabytes in use.
+    Otherwise, after the first such block, glibc would keep freed blocks of up to 32 MiB for
+    each thread (mallopt(3)). After large responses of a vendor, hundreds of megabytes would
+    stay allocated.
     """
-    with suppress(AttributeError):  # another C library has no mallopt
+    with suppress(AttributeError):  # a C library other than glibc has no mallopt
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _close(device: Device) -> None:
-    """Close the device, but wait only briefly for a vendor that does not answer."""
+    """Close the device, but wait only briefly for a vendor that does not respond."""
     try:
         in_thread(device.close).result(CLOSE_SECONDS)
     except TimeoutError:
@@ -145,7 +149,7 @@ def server_config(
     """Configure the server of a service, with TLS if there is a certificate."""
     return uvicorn.Config(
         guard,
-        access_log=False,  # paths hold lease tokens
+        access_log=False,  # paths contain ids of leases, which are secrets
         lifespan="on",
         log_config=None,
         proxy_headers=False,  # any client could forge them
@@ -166,13 +170,13 @@ def _new_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def check_certificate(listen: Listen) -> None:
-    """Check certificate and key early; uvicorn would fail with a traceback."""
+    """Check certificate and key early, since uvicorn would fail with a traceback."""
     if listen.certificate is None or listen.key is None:
         return
     check_private(listen.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # without this argument, OpenSSL prompts for the password of an encrypted key
+        # with an empty password, so that OpenSSL does not prompt for that of an encrypted key
         context.load_cert_chain(listen.certificate, listen.key, password="")
     except OSError as error:  # ssl.SSLError is an OSError
         why = error.strerror or str(error)
@@ -181,7 +185,7 @@ def check_certificate(listen: Listen) -> None:
 
 
 class _Server(Server):
-    """The server of a service; reports that it is ready, and handles signals."""
+    """The server of a service; reports when it is ready, and handles signals."""
 
     def __init__(
         self,
@@ -204,8 +208,8 @@ class _Server(Server):
         self._ready = ready
 
     def capture_signals(self) -> nullcontext[None]:  # type: ignore[override]
-        # uvicorn would raise a signal again after its shutdown, before the socket and
-        # the state folder are removed
+        # signals are handled below: uvicorn would raise a signal again after its shutdown,
+        # before the socket and the state folder are removed
         return nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -219,7 +223,7 @@ class _Server(Server):
         loop = asyncio.get_running_loop()
         queue = self._service.queue
         try:
-            queue.start()  # in the lifespan, uvicorn would show a traceback of an error
+            queue.start()  # not in the lifespan, where an error shows a traceback
         except sqlite3.Error as error:
             raise InputError(f"{queue.store.path}: {error}") from error
         # the service ends with its queue
@@ -235,8 +239,8 @@ class _Server(Server):
         await self.serve([listener])
 
     def _stop(self) -> None:
-        # the queue stops first, so that waiting requests are answered before the connections
-        # close
+        # the queue stops first, so that waiting requests get responses before the connections
+        # are closed
         self._service.queue.request_stop()
         self.should_exit = True
 
@@ -244,10 +248,10 @@ class _Server(Server):
         self._reloading = asyncio.create_task(self._reload(self._reloading))
 
     async def _reload(self, before: asyncio.Task[None] | None) -> None:
-        """Read the configuration again; if it is wrong, the old configuration remains.
+        """Read the configuration again; if it is invalid, the old configuration remains.
 
-        :param before: task of the previous reload, which may have read the files before
-            their last change
+        :param before: task of the previous reload, which must end first; it may have read
+            the files before their last change
         """
         if before is not None:
             await asyncio.wait([before])
@@ -261,7 +265,7 @@ class _Server(Server):
             config, kept, authenticate = await asyncio.to_thread(self._read_again)
             listen = config.listen
             if self.config.ssl is not None and listen.certificate is not None:
-                # New connections use the new certificate.
+                # from now on, new connections use the new certificate
                 self.config.ssl.load_cert_chain(listen.certificate, listen.key)
         except (QuantumError, OSError) as error:
             why = one_line(str(error))
@@ -298,9 +302,10 @@ class _Server(Server):
 
 
 async def _feed_watchdog(seconds: float) -> None:
-    """Notify systemd that the event loop runs, twice within its watchdog timeout.
+    """Notify systemd that the event loop runs, twice per watchdog timeout.
 
-    :param seconds: watchdog timeout, after which systemd kills the service
+    :param seconds: watchdog timeout: systemd kills the service after this time without a
+        notification
     """
     while True:
         notify("WATCHDOG=1")
@@ -308,7 +313,7 @@ async def _feed_watchdog(seconds: float) -> None:
 
 
 def notify(state: str) -> None:
-    """Notify systemd, for units of ``Type=notify``."""
+    """Send a state to systemd, for units of ``Type=notify``."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return
@@ -344,7 +349,7 @@ def _tcp_listener(listen: Listen) -> Iterator[tuple[socket.socket, str]]:
 
 @contextmanager
 def _unix_listener(path: Path, section: Auth) -> Iterator[tuple[socket.socket, str]]:
-    # authenticated users need not own the socket
+    # with authentication, all users may connect
     mode = 0o600 if section.mode == "none" else 0o666
     with unix_socket(path, mode) as listener:
         yield listener, f"unix:{path}"
@@ -355,24 +360,24 @@ def _tcp(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family)
     except OSError as error:
-        # cut off the address, which Python adds
+        # without the address, which Python adds to the message
         why = (error.strerror or str(error)).partition(" (while ")[0].lower()
         if error.errno == errno.EADDRINUSE:
             why += "; choose another --port"
         raise InputError(f"{host}:{port}: cannot listen there: {why}") from error
-    # Connections inherit this option. asyncio sets it only for sockets with a protocol,
-    # which create_server() does not set. Without the option, each response would wait 40 ms
-    # for the client's delayed acknowledgement.
+    # Without this option, each response would wait 40 ms for the client's delayed
+    # acknowledgement. Connections inherit the option from the listener. asyncio would set it
+    # only for sockets whose protocol is set, which create_server() does not do.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
 @contextmanager
 def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
-    """Listen on a Unix socket, which replaces a stale socket and is removed at the end.
+    """Listen on a Unix socket; replaces a stale socket, and removes the socket at the end.
 
     :param mode: permissions of the socket; by default only its owner may use it
-    :raises InputError: if the path is too long, taken or not writable
+    :raises InputError: if the path is too long, in use or not writable
     """
     if why := socket_problem(path):
         raise InputError(f"{path}: {why}")
@@ -380,7 +385,7 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         try:
             listener.bind(str(path))
-            # This precedes listen(), so that no client connects earlier.
+            # before listen(), so that no client can connect with other permissions
             os.chmod(path, mode)
             listener.listen(128)
         except OSError as error:
@@ -393,7 +398,7 @@ def unix_socket(path: Path, mode: int = 0o600) -> Iterator[socket.socket]:
 
 
 def socket_problem(path: Path) -> str | None:
-    """Return what prevents a Unix socket at a path, apart from another service's socket."""
+    """Return why a path cannot be a Unix socket; an existing socket is no reason."""
     if (length := len(os.fsencode(path))) > SOCKET_PATH_BYTES:
         return f"{length} bytes, a socket's path has at most {SOCKET_PATH_BYTES}"
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The state folder, which one service uses at a time, and which nobody else may write."""
+"""The state folder: one service at a time may use it, and no other user may write to it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sf_quantum.service.store.store import Store
 
 DATABASE = "service.sqlite"
 _LOCK = "lock"
-# content of the lock once the database has been written
+# content of the lock file once the database has been created
 _USED = b"locks service.sqlite\n"
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
-    """Lock a state folder, which is created if it does not exist, and open its store.
+    """Create a state folder if it does not exist, lock the folder, and open its store.
 
-    :param path: path of the folder; ``None`` creates a temporary folder
-    :param ephemeral: whether the folder is removed at the end if this call has created it
-    :raises InputError: if the folder cannot be used, another service uses it, others can
-        write in it, or its database is missing
+    :param path: path of the folder; ``None``: a temporary folder is created
+    :param ephemeral: whether to remove the folder at the end if this call has created it
+    :raises InputError: if the folder cannot be used, another service uses it, other users
+        can write in it, or its database is missing
     """
     made = path is None
     if path is None:
@@ -41,7 +41,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
             path.mkdir(mode=0o700)
             made = True
         check_state(path)
-        # SQLite uses the mode of the database for its other files; the folder may be public
+        # private, since the folder may be public; SQLite's other files get the same mode
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
         lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -70,8 +70,8 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
 def check_state(path: Path, *, owner: int | None = None) -> None:
     """Refuse a state folder that others own or can write, or that has lost its database.
 
-    :param owner: uid that must own the folder; by default, this user's
-    :raises InputError: if others can write in the folder, another user owns it, or its
+    :param owner: uid of the user who must own the folder; by default, this user
+    :raises InputError: if other users can write in the folder, another user owns it, or its
         database is missing
     """
     owner = os.geteuid() if owner is None else owner
@@ -88,7 +88,7 @@ def check_state(path: Path, *, owner: int | None = None) -> None:
             raise InputError(f"{file}: mode {mode:04o}, others can write (chmod go-w)")
     if _size(database) > 0:
         return
-    # a first start that failed leaves an empty database and an empty lock
+    # an empty database with an empty lock is not lost: the first start has failed
     if _size(wal) > 0 or _size(lock) > 0 or (exists(lock) and not exists(database)):
         lost = "is empty" if exists(database) else "is missing"
         remedy = f"restore it, or remove {lock} and {wal} to start without jobs"

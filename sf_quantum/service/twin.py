@@ -1,8 +1,8 @@
-"""Twins: emulated devices that represent another device, the original, as it is now.
+"""Twins: emulated devices that represent another device, the original, in its present state.
 
-The original accepts every job that a twin accepts: a twin has the same kinds of jobs, size,
-graph and limits. Its run times are those that the original reports; its errors are those of
-the original's latest calibration, if errors of that kind are emulated.
+A twin accepts only jobs that its original accepts: both have the same kinds of jobs, size,
+graph and limits. A twin's run times are those that its original reports. Its errors are those
+of the original's latest calibration, as far as the emulator has errors of these kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sf_quantum.text import shortened, unknown
 from sf_quantum.validation import dotted, validated
 
 logger = logging.getLogger(__name__)
-# names of the emulated values of a calibration, by the error of a technology
+# names of a calibration's values, by the names of the emulated errors
 VALUES = {
     "control": "control_error",
     "false_one": "readout_false_one",
@@ -51,16 +51,17 @@ VALUES = {
     "distinguishability": "distinguishability",
     "g2": "g2",
 }
-# largest probability of an error: above it, a read-out is more often wrong than right
+# maximum probability of an error: above it, a read-out is more often wrong than right
 MOST_ERROR = 0.5
-# Largest values of errors that are not probabilities of a wrong read-out.
+# maximum values of errors that may be larger
 MOST = {"source_loss": 100.0, "loss": 100.0, "distinguishability": 1.0}
 
 
 class TwinSettings(DeviceSettings):
-    """The configuration of a twin, which may also have keys of an emulated device.
+    """The configuration of a twin; it also accepts keys of an emulated device.
 
-    :param of: the original: URL of its QPU service, or path of a service's configuration
+    :param of: the original: URL of the QPU service that runs it, or path of the
+        configuration of such a service
     :param token_file: file with the bearer token for the URL
     """
 
@@ -72,8 +73,8 @@ class TwinSettings(DeviceSettings):
 class Original:
     """The device that a twin represents.
 
-    :param limits: limits of a job's computation, if the device is emulated
-    :param client: client of the device's vendor, if it is a real QPU
+    :param limits: limits of a job's computation, if the original is emulated
+    :param client: client of the vendor, if the original is a real QPU
     """
 
     name: str
@@ -83,7 +84,7 @@ class Original:
 
     @property
     def measured(self) -> dict[str, float]:
-        """The emulated errors of its latest calibration, by their names in a technology."""
+        """The values of the latest calibration that can be emulated, by error."""
         values = (self.description.calibration or CalibrationData()).values
         return {
             error: values[name]
@@ -93,7 +94,7 @@ class Original:
 
     @cached_property
     def hardware(self) -> Technology:
-        """Its technology, with the reported run times and errors, or else the usual ones."""
+        """The original's technology; values that it does not report are the usual values."""
         usual = TECHNOLOGIES[self.description.technology]
         errors = replace(usual.errors, **self.measured)
         return replace(
@@ -112,10 +113,10 @@ class TwinDevice(EmulatedDevice):
 
     @classmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
-        """Query the original for its description, and make its twin.
+        """Query the original for its description, and create its twin.
 
         :param config: see :class:`TwinSettings`
-        :raises QpuError: if the original does not answer
+        :raises QpuError: if the original does not respond
         """
         settings = validated(TwinSettings, {**config}, _key)
         for key in settings.model_fields_set & ORIGINALS:
@@ -127,7 +128,7 @@ class TwinDevice(EmulatedDevice):
 
     @classmethod
     def of(cls, original: Original, settings: DeviceSettings) -> Self:
-        """Make the twin of a device.
+        """Create the twin of a device.
 
         :raises InputError: if the device's technology cannot be emulated
         """
@@ -157,7 +158,7 @@ class TwinDevice(EmulatedDevice):
 
     @property
     def size(self) -> int:
-        """Number of qubits in service."""
+        """The number of qubits in service."""
         return self._described.qubits or self.qubits
 
     @property
@@ -172,7 +173,7 @@ class TwinDevice(EmulatedDevice):
         )
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """See :meth:`Device.check`; jobs that the vendor's client cannot send are refused."""
+        """See :meth:`Device.check`; also refuses jobs that the vendor's client cannot send."""
         size = super().check(kind, content, parameters)
         if self.original.client is not None:
             self.original.client.check(kind, content)
@@ -214,8 +215,8 @@ def original(of: str, token_file: Path | None = None) -> Original:
     """Query a device for its description.
 
     :param of: see :class:`TwinSettings`
-    :raises InputError: if there is no such device, or it refuses the query
-    :raises QpuError: if the device does not answer
+    :raises InputError: if there is no such device, or the query is refused
+    :raises QpuError: if the device does not respond
     """
     if "://" in of or of.startswith("unix:"):
         return _served(of.rstrip("/").removesuffix("/v1"), token_file)
