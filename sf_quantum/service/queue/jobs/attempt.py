@@ -152,10 +152,7 @@ class Attempt:
         return Interrupt.DETACH if service_stops and job_continues else Interrupt.CANCEL
 
     def interrupt(self, interruption: Interruption) -> None:
-        """Interrupt the attempt; does not block.
-
-        Once the job is to be cancelled on the device, no later interruption changes this.
-        """
+        """Interrupt the attempt without blocking; a cancellation on the device is final."""
         how, control = self._how(interruption), self._control
         control.note = None
         if not interruption.cancels:
@@ -196,10 +193,7 @@ class Attempt:
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
     def _read_payload(self) -> None:
-        """Read the payload once, and cut the job again if its slices depend on the payload.
-
-        Slices depend on the payload if it is a batch, or a circuit that is slow to emulate.
-        """
+        """Read the payload once, and cut the job again if its slices depend on the payload."""
         job = self._job
         if self._payload is not None:
             return
@@ -308,10 +302,7 @@ class Attempt:
             raise InputError(text) from error
 
     def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
-        """Replace times that the device does not report, or that are not plausible.
-
-        :param seconds: time for which the service saw the slice on the device
-        """
+        """Replace times that the device does not report, or that are not plausible."""
         by_vendor, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
