@@ -84,7 +84,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class Lease(Intent, Bounds):
-    """The right to submit jobs; its id is the secret that proves it.
+    """The right to submit jobs; the lease's id is a secret, which proves the right.
 
     Times are seconds since the epoch.
 
@@ -92,8 +92,8 @@ class Lease(Intent, Bounds):
     :param slurm_job_id: id of the Slurm job with whose end the lease ends
     :param slurm_cluster: cluster of the Slurm job; ``None``: the cluster of the service
     :param slurm_account: account of the Slurm job, for the accounting
-    :param expected_seconds: hint: expected sum of its jobs' ``qpu_seconds``; includes
-        neither waits nor computation off the QPU, nor the device's time scale
+    :param expected_seconds: hint: expected sum of its jobs' ``qpu_seconds``; waits,
+        computation off the QPU and the device's time scale are not included
     :param key: name of the lease: while the lease is held, its user gets the same lease for
         each request with this key
     :param expires: latest end of the lease

@@ -132,7 +132,7 @@ class ClassSettings(Section):
     )
 
     def limits_of(self, job_class: JobClass) -> ClassLimits:
-        """Return the limits of a class; quality jobs have none."""
+        """Return the limits of a class; quality jobs have no limits."""
         no_limits = ClassLimits()
         if job_class == "quality":
             return no_limits
@@ -142,8 +142,8 @@ class ClassSettings(Section):
 class Shares(Section):
     """Shares of the QPU, in tenths (Wennersteen et al. 2025, section 3.5).
 
-    Shares are relative to those of all active projects and users: of two projects with 5
-    and 3 tenths, the first gets 5/8 of the QPU.
+    Shares are relative to the shares of all active projects and users: of two projects with
+    5 and 3 tenths, the first gets 5/8 of the QPU.
 
     :param projects: shares of projects
     :param users: shares of users, by name or uid; the share of a user with a project is a

@@ -1,4 +1,4 @@
-"""Jobs that were given up, and may still run at their vendor, with their later end."""
+"""Jobs that were given up and may still run at their vendor, and how they ended later."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class StoredLeases(Records):
         return self._db.change(change)
 
     def get(self, lease_id: str) -> Lease | None:
-        """Find a lease, even an ended one."""
+        """Find a lease, even if it has ended."""
         return next(iter(self._select("WHERE id = ?", lease_id)), None)
 
     def latest(self, user: str | None = None, limit: int = 1000) -> list[Lease]:

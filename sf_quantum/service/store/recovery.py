@@ -1,4 +1,4 @@
-"""Settles the jobs that the end of the previous service interrupted."""
+"""Cancels, fails or queues again the jobs that the end of the previous service interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recover(
     device: str = "",
     recovery: Recovery = Recovery.AGAIN,
 ) -> Future[list[Job]]:
-    """Settle the jobs that the end of the previous service interrupted.
+    """Cancel, fail or queue again the jobs that the end of the previous service interrupted.
 
     Jobs that the device still has stay unchanged. To other jobs, these rules apply in order:
 
@@ -35,7 +35,7 @@ def recover(
     :param deaths: number of deaths of the service after which a job fails
     :param device: identity of the current device
     :param recovery: what happened to jobs on the device when the service ended
-    :returns: the jobs that were settled
+    :returns: the jobs that were changed
     """
     on_device = {
         Recovery.BY_TAG: "coalesce(device = :device, 0)",

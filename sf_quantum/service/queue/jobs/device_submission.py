@@ -1,4 +1,4 @@
-"""The submission of a job to the device; only once if the device can find submissions."""
+"""Submits a job to the device; not twice, if the device can find jobs by their tags."""
 
 from __future__ import annotations
 

@@ -38,8 +38,7 @@ class Hope:
 
     def __init__(self, device_jobs: DeviceJobs) -> None:
         self._device_jobs = device_jobs
-        # when the job began to be due to end, and since when all requests about it have
-        # failed
+        # when the job became due to end, and when requests about it began to fail
         self._to_end_since: float | None = None
         self._failing_since: float | None = None
 

@@ -35,9 +35,9 @@ REMEDY = "replace it with a backup (sfq admin backup), or use another state fold
 
 
 class Database:
-    """A file in WAL mode whose changes are on disk when they are reported as done.
+    """A file with a write-ahead log; changes are on disk when they are reported as done.
 
-    Safe to use from several threads.
+    May be used from several threads.
 
     :param version: version of the schema; the file stores it as its ``user_version``
     :param schema: SQL that creates the tables of a new file

@@ -19,7 +19,10 @@ class DiskUse:
 
     @classmethod
     def of(cls, database: Path) -> DiskUse:
-        """:raises OSError: if the database no longer exists"""
+        """Measure the disk of a database.
+
+        :raises OSError: if the database no longer exists
+        """
         disk = os.statvfs(database.parent)
         log = database.with_name(f"{database.name}-wal")
         size = database.stat().st_size + (log.stat().st_size if log.exists() else 0)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 from sf_quantum.service.store.store import Store
 
 Operation: TypeAlias = Literal["open", "maintenance", "draining", "closed"]
-# longest time at the end of an operation that is not recorded if the service is killed
+# longest time of operation that is not recorded if the service is killed
 SEEN_SECONDS = 20.0
 KEPT_SECONDS = 86400.0
 
