@@ -85,10 +85,10 @@ def build(
     app.state.activity = Activity(queue, spoken.numbered)
 
     def refuse(request: Request, refused: Refused) -> Response:
-        return spoken.refusal(request, refused) or _refusal(refused)
+        return spoken.refusal(request, refused) or _refusal_response(refused)
 
     async def answer(request: Request, error: Exception) -> Response:
-        return refuse(request, _refused(error))
+        return refuse(request, _to_refused(error))
 
     for kind in (Refused, RequestValidationError, HTTPException, sqlite3.Error):
         app.add_exception_handler(kind, answer)
@@ -123,12 +123,12 @@ async def _lifespan(dialects: Dialects, app: FastAPI) -> AsyncIterator[None]:
         await queue.stopped()
 
 
-def _refusal(refused: Refused) -> Response:
+def _refusal_response(refused: Refused) -> Response:
     content = Refusal(detail=refused.detail, field=refused.field).model_dump()
     return JSONResponse(content, refused.status, refused.headers)
 
 
-def _refused(error: Exception) -> Refused:
+def _to_refused(error: Exception) -> Refused:
     match error:
         case Refused():
             return error

@@ -119,13 +119,13 @@ def _state(config: Configuration) -> Iterator[Finding]:
         yield ("state",), str(path), f"{folder} is not a folder"
     elif not os.access(folder, os.W_OK | os.X_OK):
         yield ("state",), str(path), f"this user cannot write in {folder}"
-    elif path.exists() and (why := _lost(path)):
+    elif path.exists() and (why := _state_problem(path)):
         yield ("state",), None, why
     elif (database := path / DATABASE).exists() and (why := _unreadable(database)):
         yield ("state",), str(path), why
 
 
-def _lost(path: Path) -> str | None:
+def _state_problem(path: Path) -> str | None:
     # root checks on behalf of the service's user, who owns the folder
     try:
         check_state(path, owner=None if os.geteuid() else path.stat().st_uid)

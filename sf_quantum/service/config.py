@@ -52,13 +52,13 @@ from sf_quantum.validation import (
 )
 
 
-def _file(path: Path) -> Path:
+def _check_path(path: Path) -> Path:
     if "\0" in str(path):
         raise ValueError("expected a path without null bytes")
     return path
 
 
-File: TypeAlias = Annotated[Path, Strict(False), AfterValidator(_file)]
+File: TypeAlias = Annotated[Path, Strict(False), AfterValidator(_check_path)]
 # command-line options by the keys that they override: ("listen", "port") -> "--port"
 Flags: TypeAlias = Mapping[KeyPath, str]
 # a function that names a key and its value in messages
@@ -115,7 +115,7 @@ class Auth(Section):
     admins: Users = Field(default_factory=list)
 
 
-def _policy(content: JSON) -> PolicyChoice:
+def _read_policy(content: JSON) -> PolicyChoice:
     if content is None:
         return PolicyChoice()
     if not isinstance(content, str | dict):
@@ -131,9 +131,9 @@ def _policy(content: JSON) -> PolicyChoice:
     return PolicyChoice(name, options)
 
 
-def _by_policy(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
+def _policy_schema(*_: type | GetCoreSchemaHandler) -> core_schema.CoreSchema:
     # a plain validator: pydantic cannot build a schema of the options' recursive type
-    return core_schema.no_info_plain_validator_function(_policy)
+    return core_schema.no_info_plain_validator_function(_read_policy)
 
 
 # keys of an emulated device that a twin does not accept: it has its original's values
@@ -158,7 +158,7 @@ _SECTIONS: Mapping[str, type[Section]] = {
 }
 
 
-def _device(content: JSON | Section) -> JSON | Section:
+def _validate_device(content: JSON | Section) -> JSON | Section:
     """Validate the section ``device`` with the model of the device's type."""
     if isinstance(content, Section):
         return content
@@ -191,7 +191,7 @@ def make_device(settings: DeviceChoice) -> Device:
     return kind.from_config(settings.model_extra or {})
 
 
-def _dialects(names: list[str] | None) -> list[str] | None:
+def _check_dialects(names: list[str] | None) -> list[str] | None:
     try:
         for name in names or []:
             dialect.load(name)
@@ -214,8 +214,10 @@ class ProcessSettings(Section):
     listen: Listen = Listen()
     state: File | None = None
     auth: Auth = Auth()
-    device: Annotated[DeviceChoice, BeforeValidator(_device)] = DeviceSettings()
-    dialects: Annotated[list[str] | None, AfterValidator(_dialects)] = None
+    device: Annotated[DeviceChoice, BeforeValidator(_validate_device)] = (
+        DeviceSettings()
+    )
+    dialects: Annotated[list[str] | None, AfterValidator(_check_dialects)] = None
 
 
 class Configuration(ServiceSettings, ProcessSettings):
@@ -226,7 +228,7 @@ class Configuration(ServiceSettings, ProcessSettings):
     :param drain_seconds: time that the running job has to finish after SIGTERM
     """
 
-    policy: Annotated[PolicyChoice, GetPydanticSchema(_by_policy)] = PolicyChoice()
+    policy: Annotated[PolicyChoice, GetPydanticSchema(_policy_schema)] = PolicyChoice()
     drain_seconds: Annotated[float, Field(ge=0, le=3)] = 2.0
 
     @property
@@ -293,14 +295,14 @@ def read(
     section = values.get(("device",), content.get("device"))
     type_ = section.get("type", "emulated") if isinstance(section, dict) else "emulated"
     for key, value in values.items():
-        why = _not_for(type_, key[1], path) if key[:-1] == ("device",) else None
+        why = _not_applicable(type_, key[1], path) if key[:-1] == ("device",) else None
         if why is not None:
             raise InputError(f"{flags[key]} {why}")
         _override(content, key, value)
     return content
 
 
-def _not_for(type_: JSON, key: int | str, path: Path | None) -> str | None:
+def _not_applicable(type_: JSON, key: int | str, path: Path | None) -> str | None:
     """Return why a key of emulated devices does not apply to a device of this type."""
     if type_ == "emulated" or key == "name":
         return None
@@ -358,10 +360,10 @@ def conflicts_of(config: Configuration) -> Iterator[Finding]:
                 yield ("listen", name), getattr(listen, name), message
         if tls:
             yield ("listen", "certificate"), None, "a Unix socket does not use TLS"
-    yield from _conflicts_of_modes(auth)
+    yield from _mode_conflicts(auth)
 
 
-def _conflicts_of_modes(auth: Auth) -> Iterator[Finding]:
+def _mode_conflicts(auth: Auth) -> Iterator[Finding]:
     if auth.mode == "token" and auth.tokens is None:
         message = "needs auth.tokens (--tokens), the tokens file that sfq token makes"
         yield ("auth", "mode"), "token", message

@@ -26,26 +26,30 @@ def merged(old: Configuration, new: Configuration) -> tuple[Configuration, list[
     """
     fixed = sorted(Configuration.model_fields.keys() - _RELOADED - {"listen"})
     update = {key: getattr(old, key) for key in fixed}
-    kept = list[str]()
+    needing_restart = list[str]()
     for key in fixed:
-        ours, theirs = getattr(old, key), getattr(new, key)
-        if ours == theirs:
+        old_value, new_value = getattr(old, key), getattr(new, key)
+        if old_value == new_value:
             continue
-        same = isinstance(ours, Section) and type(ours) is type(theirs)
-        parts = type(ours).model_fields if same else ()
+        same_type = isinstance(old_value, Section) and type(old_value) is type(
+            new_value
+        )
+        parts = type(old_value).model_fields if same_type else ()
         changed = [
-            part for part in parts if getattr(ours, part) != getattr(theirs, part)
+            part
+            for part in parts
+            if getattr(old_value, part) != getattr(new_value, part)
         ]
-        kept += [f"{key}.{part}" for part in changed] or [key]
+        needing_restart += [f"{key}.{part}" for part in changed] or [key]
     update["listen"] = listen = old.listen
     for key in type(listen).model_fields:
-        ours, theirs = getattr(listen, key), getattr(new.listen, key)
-        if key in _FILES and ours and theirs:
-            update["listen"] = update["listen"].model_copy(update={key: theirs})
-        elif ours != theirs:
-            kept.append(f"listen.{key}")
+        old_value, new_value = getattr(listen, key), getattr(new.listen, key)
+        if key in _FILES and old_value and new_value:
+            update["listen"] = update["listen"].model_copy(update={key: new_value})
+        elif old_value != new_value:
+            needing_restart.append(f"listen.{key}")
     if new.auth.mode != old.auth.mode:
         # needs a restart, since the permissions of the socket depend on the mode
         update["auth"] = old.auth
-        kept.append("auth.mode")
-    return new.model_copy(update=update), kept
+        needing_restart.append("auth.mode")
+    return new.model_copy(update=update), needing_restart

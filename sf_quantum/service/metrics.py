@@ -208,11 +208,11 @@ def registered(
 
 
 def _gauge(name: str, values: Mapping[L, float] | float, *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(name, HELP[name], labels=labels), values)
+    return _add_values(GaugeMetricFamily(name, HELP[name], labels=labels), values)
 
 
 def _counter(name: str, values: Mapping[L, float] | float, *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(name, HELP[name], labels=labels), values)
+    return _add_values(CounterMetricFamily(name, HELP[name], labels=labels), values)
 
 
 def _histogram(name: str, values: Mapping[L, Histogram], *labels: str) -> Metric:
@@ -224,7 +224,7 @@ def _histogram(name: str, values: Mapping[L, Histogram], *labels: str) -> Metric
     return family
 
 
-def _filled(
+def _add_values(
     family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[L, float] | float
 ) -> Metric:
     """Add values by their labels, or one value without labels."""

@@ -262,7 +262,9 @@ class _Server(Server):
 
     async def _reloaded(self) -> str:
         try:
-            config, kept, authenticate = await asyncio.to_thread(self._read_again)
+            config, needing_restart, authenticate = await asyncio.to_thread(
+                self._read_again
+            )
             listen = config.listen
             if self.config.ssl is not None and listen.certificate is not None:
                 # from now on, new connections use the new certificate
@@ -277,19 +279,19 @@ class _Server(Server):
         self._limits.most = config.limits.connections
         self._configuration = config
         outcome, level = "reloaded the configuration", logging.INFO
-        if kept:
+        if needing_restart:
             level = logging.WARNING
             needs = "changed, but needs a restart of the service"
-            outcome = f"reloaded; {', '.join(kept)} {needs}"
+            outcome = f"reloaded; {', '.join(needing_restart)} {needs}"
         logger.log(level, outcome)
         return outcome
 
     def _read_again(self) -> tuple[Configuration, list[str], auth.Authenticate]:
         if self._load is None:
             raise InputError("there is none")
-        config, kept = merged(self._configuration, self._load())
+        config, needing_restart = merged(self._configuration, self._load())
         check_certificate(config.listen)
-        return config, kept, _authenticate(config.auth)
+        return config, needing_restart, _authenticate(config.auth)
 
     def _drain(self) -> None:
         """Give the running job time to finish; a second signal stops immediately."""

@@ -18,7 +18,7 @@ from sf_quantum.service.store.store import Store
 DATABASE = "service.sqlite"
 _LOCK = "lock"
 # content of the lock file once the database has been created
-_USED = b"locks service.sqlite\n"
+_LOCK_CONTENT = b"locks service.sqlite\n"
 logger = logging.getLogger(__name__)
 
 
@@ -31,7 +31,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
     :raises InputError: if the folder cannot be used, another service uses it, other users
         can write in it, or its database is missing
     """
-    made = path is None
+    created = path is None
     if path is None:
         logger.info("no `state`: jobs, results and leases are lost when this ends")
         path = Path(tempfile.mkdtemp(prefix="sfq-"))
@@ -39,7 +39,7 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
     try:
         if not exists(path):
             path.mkdir(mode=0o700)
-            made = True
+            created = True
         check_state(path)
         # private, since the folder may be public; SQLite's other files get the same mode
         os.close(os.open(path / DATABASE, os.O_RDWR | os.O_CREAT, 0o600))
@@ -56,12 +56,12 @@ def store_in(path: Path | None, ephemeral: bool) -> Iterator[Store]:
         try:
             store = Store(path / DATABASE)
             try:
-                os.pwrite(lock, _USED, 0)
+                os.pwrite(lock, _LOCK_CONTENT, 0)
                 yield store
             finally:
                 store.close()
         finally:
-            if made and ephemeral:
+            if created and ephemeral:
                 shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(lock)

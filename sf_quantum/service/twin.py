@@ -207,8 +207,8 @@ class TwinDevice(EmulatedDevice):
             yield f"{name} does not tell its graph: there is no solver for SAPI"
         for error, value in asdict(TECHNOLOGIES[self.technology].errors).items():
             if value and error not in self.original.measured:
-                what = f"does not tell its {VALUES[error]}: it is {value:g}, {usual}"
-                yield f"the calibration of {name} {what}"
+                remark = f"does not tell its {VALUES[error]}: it is {value:g}, {usual}"
+                yield f"the calibration of {name} {remark}"
 
 
 def original(of: str, token_file: Path | None = None) -> Original:
@@ -219,13 +219,13 @@ def original(of: str, token_file: Path | None = None) -> Original:
     :raises QpuError: if the device does not respond
     """
     if "://" in of or of.startswith("unix:"):
-        return _served(of.rstrip("/").removesuffix("/v1"), token_file)
+        return _from_service(of.rstrip("/").removesuffix("/v1"), token_file)
     if token_file is not None:
         raise InputError("token_file: is for the URL of a service")
-    return _configured(Path(of))
+    return _from_configuration(Path(of))
 
 
-def _served(url: str, token_file: Path | None) -> Original:
+def _from_service(url: str, token_file: Path | None) -> Original:
     token: dict[str, JSON] = {"tokenFile": str(token_file)} if token_file else {}
     client = SfqQpu.from_config("original", {"url": url, **token})
     device = client.service.send("GET", "/v1/device").json()
@@ -242,7 +242,7 @@ def _served(url: str, token_file: Path | None) -> Original:
     return Original(name, answer_checks.description(client.describe()), limits)
 
 
-def _configured(path: Path) -> Original:
+def _from_configuration(path: Path) -> Original:
     settings = load(path, {}, {}).device
     if isinstance(settings, OwnDevice) and settings.type == "twin":
         raise InputError(f"{path}: its device is a twin itself: name its original")

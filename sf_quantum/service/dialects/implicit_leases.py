@@ -67,7 +67,7 @@ class ImplicitLeases:
         """Follow the leases that the previous service left open."""
         for lease in self._queue.leases.on_disk:
             if lease.key == self._key:
-                self._keep(
+                self._hold(
                     lease.id, self._queue.store.jobs.latest(lease=lease.id, live=True)
                 )
 
@@ -88,7 +88,7 @@ class ImplicitLeases:
             yield request
         finally:
             if request.lease_id is not None and lease_id is None:
-                self._keep(request.lease_id, request.jobs)
+                self._hold(request.lease_id, request.jobs)
                 self._users[request.lease_id] -= 1
 
     async def acquire(self, who: Identity) -> str:
@@ -103,13 +103,13 @@ class ImplicitLeases:
                 self._users[lease.id] += 1
                 return lease.id
 
-    def _keep(self, lease_id: str, jobs: Iterable[Job]) -> None:
+    def _hold(self, lease_id: str, jobs: Iterable[Job]) -> None:
         self._users[lease_id] += 1
         self._background.start(self._follow(lease_id, [*jobs]))
 
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:
-            while not await self._over(job):
+            while not await self._has_ended(job):
                 if self._queue.failure:  # the next service follows the lease
                     return
         self._users[lease_id] -= 1
@@ -124,7 +124,7 @@ class ImplicitLeases:
                     "a lease of %s could not be closed: %s", self._purpose, error
                 )
 
-    async def _over(self, job: Job) -> bool:
+    async def _has_ended(self, job: Job) -> bool:
         try:
             return (await self._queue.wait(_SERVICE, job.id, POLL_SECONDS)).final
         except Refused:  # the job has ended and been deleted

@@ -55,7 +55,7 @@ PATIENCE_SECONDS = 120.0
 # valid body takes 10 bytes of memory per byte; a body of the smallest JSON values takes 50.
 MEMORY_BYTES, BYTES_PER_BYTE = 2**30, 100
 # limits the number of such processes, each of which takes a core
-_reading = threading.BoundedSemaphore(2)
+_process_permits = threading.BoundedSemaphore(2)
 
 
 class LargeBodyRoute(APIRoute):
@@ -142,7 +142,7 @@ def read(
     reading = _Reading(dialect, qubits, [*payloads], {**(more or {})})
     if len(body) > PROCESS_BYTES:
         deadline = time.monotonic() + PATIENCE_SECONDS
-        if not _reading.acquire(timeout=PATIENCE_SECONDS):
+        if not _process_permits.acquire(timeout=PATIENCE_SECONDS):
             raise _busy()
         try:
             return _read_in_process(body, reading, deadline - time.monotonic())

@@ -28,12 +28,12 @@ class Refused(Exception):
         field: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.detail = _bounded(detail)
+        self.detail = _shorten(detail)
         super().__init__(self.detail)
         self.status = status
-        self.field = None if field is None else _bounded(field)
+        self.field = None if field is None else _shorten(field)
         self.headers = dict(headers or {})
 
 
-def _bounded(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_CHARACTERS else shortened(text, MAX_CHARACTERS)

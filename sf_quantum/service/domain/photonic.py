@@ -20,7 +20,7 @@ MAX_KEYS = 500
 Detected: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=1)]
 
 
-def _few(content: JsonValue) -> JsonValue:
+def _refuse_many_keys(content: JsonValue) -> JsonValue:
     """Refuse too many keys, since the response describes each invalid key in 1 kB."""
     if isinstance(content, dict) and len(content) > MAX_KEYS:
         raise ValueError(f"more than {MAX_KEYS} keys")
@@ -56,10 +56,12 @@ class PhotonicExperiment(BaseModel):
         description="The number of modes without a herald that must detect a photon; "
         "by default the number of photons.",
     )
-    heralds: Annotated[dict[_Herald, Detected], BeforeValidator(_few)] = Field(
-        default_factory=dict,
-        description="The number of photons (0 or 1) that a mode must detect, by mode. "
-        "The result contains only the other modes.",
+    heralds: Annotated[dict[_Herald, Detected], BeforeValidator(_refuse_many_keys)] = (
+        Field(
+            default_factory=dict,
+            description="What some modes have to detect, by mode: a photon (1) or none (0). "
+            "The result has the other modes.",
+        )
     )
     postselect: str | None = Field(
         default=None,
@@ -71,8 +73,8 @@ class PhotonicExperiment(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_number(cls, content: JsonValue) -> JsonValue:
-        return _few(content)
+    def _check_key_count(cls, content: JsonValue) -> JsonValue:
+        return _refuse_many_keys(content)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

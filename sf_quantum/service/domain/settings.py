@@ -34,7 +34,7 @@ Share: TypeAlias = Annotated[int, Field(ge=1, le=TENTHS)]
 ByName: TypeAlias = Annotated[dict[str, T], BeforeValidator(empty_mapping)]
 
 
-def _names(users: JSON) -> JSON:
+def _with_user_names(users: JSON) -> JSON:
     """Accept uids as numbers or text, like warden, and add the names of these users."""
     if not isinstance(users, list):
         return users
@@ -53,7 +53,7 @@ def _name_of(user: str) -> str | None:
     return None
 
 
-def _by_user(settings: JSON) -> JSON:
+def _by_user_name(settings: JSON) -> JSON:
     """Replace uids, which are allowed as keys as in warden, with the names of the users.
 
     :raises ValueError: if a user occurs both by name and by uid
@@ -71,8 +71,8 @@ def _by_user(settings: JSON) -> JSON:
 
 
 #: names or uids of users
-Users: TypeAlias = Annotated[list[str], BeforeValidator(_names)]
-ByUser: TypeAlias = Annotated[dict[str, T], BeforeValidator(_by_user)]
+Users: TypeAlias = Annotated[list[str], BeforeValidator(_with_user_names)]
+ByUser: TypeAlias = Annotated[dict[str, T], BeforeValidator(_by_user_name)]
 
 
 class LeaseSettings(Section):

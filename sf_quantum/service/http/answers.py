@@ -76,14 +76,14 @@ async def send_parts(size: int, read: Callable[[int, int], bytes], send: Send) -
     while sent < size or not size:
         part = await asyncio.to_thread(read, sent, min(PART_BYTES, size - sent))
         sent += len(part)
-        more = sent < size
+        has_more = sent < size
         if (
-            more and not part
+            has_more and not part
         ):  # deleted meanwhile: the connection ends before the end of the answer
             logger.warning("an answer was deleted while it was sent")
             return
-        await send({"type": "http.response.body", "body": part, "more_body": more})
-        if not more:
+        await send({"type": "http.response.body", "body": part, "more_body": has_more})
+        if not has_more:
             return
 
 
@@ -104,12 +104,14 @@ class Answers:
         :raises Refused: 429 if the user's unread answers are too large, 503 if those of all
             users are too large
         """
-        mine, all_ = self._of_user[user], self._of_user.total()
+        user_bytes, total_bytes = self._of_user[user], self._of_user.total()
         retry = {"Retry-After": f"{RETRY_SECONDS}", "Connection": "close"}
-        if mine and mine + more > USER_BYTES:
-            detail = f"{mine >> 20} MiB of answers are not read yet: read them first"
+        if user_bytes and user_bytes + more > USER_BYTES:
+            detail = (
+                f"{user_bytes >> 20} MiB of answers are not read yet: read them first"
+            )
             raise Refused(429, detail, headers=retry)
-        if all_ and all_ + more > ALL_BYTES:
+        if total_bytes and total_bytes + more > ALL_BYTES:
             detail = "too many answers are not read by their clients yet"
             raise Refused(503, detail, headers=retry)
 
@@ -124,14 +126,14 @@ class Answers:
             await send({"type": "http.response.body", "body": whole.body})
             return
         self.check(user, size)
-        async with self._stored(user, whole) as file:
+        async with self._store_on_disk(user, whole) as file:
             await send(whole.start)
             await send_parts(
                 size, lambda at, most: os.pread(file.fileno(), most, at), send
             )
 
     @asynccontextmanager
-    async def _stored(self, user: str, whole: Whole) -> AsyncIterator[IO[bytes]]:
+    async def _store_on_disk(self, user: str, whole: Whole) -> AsyncIterator[IO[bytes]]:
         size = len(whole.body)
         self._of_user[user] += size
         try:

@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
             client.close()
             return
         self._opening = self.loop.create_task(self._open(client, tls))
-        self._opening.add_done_callback(lambda _: self._opened(client))
+        self._opening.add_done_callback(lambda _: self._finish_opening(client))
 
     async def _open(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
         seconds = HEADER_SECONDS if tls else None
@@ -133,7 +133,7 @@ class Connection(HttpToolsProtocol):
                 lambda: self, client, ssl=tls, ssl_handshake_timeout=seconds
             )
 
-    def _opened(self, client: socket.socket) -> None:
+    def _finish_opening(self, client: socket.socket) -> None:
         if self.transport is None:
             client.close()
             self._limits.remove(self)
@@ -248,7 +248,7 @@ class Server(uvicorn.Server):
                 client, address = listener.accept()
             except OSError:  # no client waits, or the client has disconnected
                 return
-            if _has_gone(client):
+            if _has_disconnected(client):
                 client.close()
                 continue
             client.setblocking(False)
@@ -259,7 +259,7 @@ class Server(uvicorn.Server):
                 return
 
 
-def _has_gone(client: socket.socket) -> bool:
+def _has_disconnected(client: socket.socket) -> bool:
     """Return whether a client has closed its end, and so does not wait for a response."""
     closed = select.poll()
     closed.register(client, select.POLLRDHUP)

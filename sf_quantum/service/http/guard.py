@@ -233,9 +233,9 @@ class Guard:
             headers = {"Retry-After": str(math.ceil(wait)), "Connection": "close"}
             detail = f"more than {self.limits.rate:g} requests per second"
             raise Refused(429, detail, headers=headers)
-        most = self.limits.at_once
-        if most is not None and self._under_way[sender] >= most:
-            detail = f"{most} requests are under way already"
+        max_requests = self.limits.at_once
+        if max_requests is not None and self._under_way[sender] >= max_requests:
+            detail = f"{max_requests} requests are under way already"
             headers = {"Retry-After": "1", "Connection": "close"}
             raise Refused(429, detail, headers=headers)
 
@@ -257,8 +257,10 @@ class Guard:
             inflates = paths is not None and paths.inflates(request.scope["path"])
             compressed = inflates and encoding == "deflate"
             if encoding in GZIP:
-                most = self.most_bytes(request, sender)
-                body = await gzipped.decompressed(body, most, SMALL_BYTES, turn.begin)
+                max_bytes = self.most_bytes(request, sender)
+                body = await gzipped.decompressed(
+                    body, max_bytes, SMALL_BYTES, turn.begin
+                )
                 headers = MutableHeaders(scope=request.scope)
                 del headers["content-encoding"]
                 headers["content-length"] = str(len(body))
@@ -289,24 +291,24 @@ class Guard:
     def most_bytes(self, request: Request, sender: Identity | AuthError) -> int:
         """Return the maximum size of a request's body, before and after decompression."""
         path, configured = request.scope["path"].rstrip("/"), self.limits.body_bytes
-        most = None
+        limit = None
         if self._paths is not None and not isinstance(sender, AuthError):
-            most = self._paths.submission_bytes(path, configured)
-        return min(configured, SMALL_BYTES) if most is None else most
+            limit = self._paths.submission_bytes(path, configured)
+        return min(configured, SMALL_BYTES) if limit is None else limit
 
     async def _body(
         self, request: Request, sender: Identity | AuthError, turn: _Turn
     ) -> bytes:
         """Read the whole body, which every route needs; a large body waits for its turn."""
-        most = self.most_bytes(request, sender)
+        max_bytes = self.most_bytes(request, sender)
         length = content_length(request.headers.get("content-length"))
         body, chunks = bytearray(), request.stream()
-        if length is None or length <= most:
+        if length is None or length <= max_bytes:
             try:
                 async with asyncio.timeout(BODY_SECONDS) as limit:
                     async for chunk in chunks:
                         body += chunk
-                        if len(body) > most:
+                        if len(body) > max_bytes:
                             break
                         if len(body) > SMALL_BYTES and not turn.begun:
                             limit.reschedule(None)
@@ -326,7 +328,7 @@ class Guard:
                         pass
         if isinstance(sender, AuthError):
             raise sender
-        detail = f"the body has more than {most} bytes"
+        detail = f"the body has more than {max_bytes} bytes"
         raise Refused(413, detail, headers={"Connection": "close"})
 
 

@@ -25,17 +25,19 @@ async def decompressed(
     """
     decompressor = zlib.decompressobj(_GZIP_FORMAT)
     try:
-        whole = decompressor.decompress(body, min(most, at_once) + 1)
-        if len(whole) > at_once and len(whole) <= most:
+        decoded = decompressor.decompress(body, min(most, at_once) + 1)
+        if len(decoded) > at_once and len(decoded) <= most:
             await turn()
             rest = decompressor.unconsumed_tail
-            whole += await asyncio.wrap_future(
-                in_thread(lambda: decompressor.decompress(rest, most + 1 - len(whole)))
+            decoded += await asyncio.wrap_future(
+                in_thread(
+                    lambda: decompressor.decompress(rest, most + 1 - len(decoded))
+                )
             )
     except zlib.error as error:
         raise Refused(400, "the body is not in the format of gzip") from error
-    if len(whole) > most:
+    if len(decoded) > most:
         raise Refused(413, f"the body has more than {most} bytes")
     if not decompressor.eof or decompressor.unused_data:
         raise Refused(400, "the body is not one complete file of gzip")
-    return whole
+    return decoded

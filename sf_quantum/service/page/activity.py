@@ -345,7 +345,7 @@ class Activity:
                 windows=windows,
             ),
             waiting=dict(lengths),
-            running=_other(running[0][0]) if running else None,
+            running=_hidden_job(running[0][0]) if running else None,
             line=[],
             ended=[],
             leases=self._leases(None, {}),
@@ -398,7 +398,7 @@ class Activity:
                 "sees": "all" if who.admin else "own",
                 "device": snapshot.counts.device.model_copy(update=by),
                 "running": running[0] if running else None,
-                "line": _pending(rows, snapshot, farther),
+                "line": _pending_rows(rows, snapshot, farther),
                 "ended": [
                     rows.shown(job, None)
                     for job in ended
@@ -470,7 +470,7 @@ class _Rows:
     def row(self, job: Job, forecast: Forecast) -> ShownJob | OtherJobs:
         if self.who.admin or self.who.user == job.user:
             return self.shown(job, forecast)
-        return _other(job)
+        return _hidden_job(job)
 
     def shown(self, job: Job, forecast: Forecast | None) -> ShownJob:
         now, starts, started, ends = self.now, None, job.started, None
@@ -498,7 +498,7 @@ def _dump(answer: ActivityAnswer) -> bytes:
     return answer.model_dump_json(by_alias=True).encode()
 
 
-def _pending(
+def _pending_rows(
     shown: _Rows, snapshot: _Snapshot, farther: list[tuple[Job, Forecast]]
 ) -> list[ShownJob | OtherJobs]:
     """List the first pending jobs, and the viewer's own jobs farther back."""
@@ -512,10 +512,10 @@ def _pending(
         position += between + 1
     rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
     rows.append(OtherJobs(jobs=rest, classes={}))
-    return _merged(rows)
+    return _merge_hidden(rows)
 
 
-def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
+def _merge_hidden(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
     """Merge consecutive jobs without details."""
     merged = list[ShownJob | OtherJobs]()
     for kind, group in groupby(rows, type):
@@ -533,7 +533,7 @@ def _merged(rows: list[ShownJob | OtherJobs]) -> list[ShownJob | OtherJobs]:
     return merged
 
 
-def _other(job: Job) -> OtherJobs:
+def _hidden_job(job: Job) -> OtherJobs:
     return OtherJobs(jobs=1, classes={job.job_class: 1})
 
 

@@ -70,10 +70,10 @@ class Admission:
         """
         if (full := disk.problem(self._jobs.store.path)) is not None:
             raise Refused(503, full, headers={"Retry-After": f"{BUSY_SECONDS}"})
-        if (most := self.settings.limits.run_seconds) is not None:
+        if (max_seconds := self.settings.limits.run_seconds) is not None:
             modelled = self._jobs.device.elapsed_seconds(cost)
             expected = self._jobs.estimator.seconds(submission.kind, modelled)
-            job_limits.check_run_seconds(most, expected)
+            job_limits.check_run_seconds(max_seconds, expected)
         self.check_budget(lease, cost.qpu_seconds)
         shots = shots_of(submission.parameters)
         payload_bytes = len(submission.payload)

@@ -194,7 +194,11 @@ class Availability:
             if abs(_clock_offset() - offset) > STEP_SECONDS:
                 return
             now = time.time()
-            times = [moment for one in self.windows for moment in (one.starts, one.end)]
+            times = [
+                moment
+                for window_ in self.windows
+                for moment in (window_.starts, window_.end)
+            ]
             seconds = min((t - now for t in times if t > now), default=math.inf)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, CLOCK_CHECK_SECONDS)):
@@ -252,22 +256,27 @@ class Availability:
         """
         async with self._changing:
             replaced = [w for w in self.windows if ends is None and w.ends is None]
-            kept = [window for window in self._windows if window not in replaced]
-            wanted = MaintenanceWindow(0, starts, ends, message)
-            _check(wanted, [window for window in self.windows if window in kept])
+            other_windows = [
+                window for window in self._windows if window not in replaced
+            ]
+            new_window = MaintenanceWindow(0, starts, ends, message)
+            _check(
+                new_window,
+                [window for window in self.windows if window in other_windows],
+            )
 
             def change(db: sqlite3.Connection) -> MaintenanceWindow:
                 _cancel(db, user, replaced)
                 query = "INSERT INTO windows (starts, ends, message) VALUES (?, ?, ?)"
                 row = db.execute(query, (starts, ends, message)).lastrowid or 0
-                added = replace(wanted, id=row)
+                added = replace(new_window, id=row)
                 new = asdict(added)
                 entry = audit.AuditEntry(user, "announce maintenance", new, {}, new)
                 audit.record(db, entry)
                 return added
 
             window = await asyncio.wrap_future(self._store.change(change))
-            self._set_windows([*kept, window])
+            self._set_windows([*other_windows, window])
         return window
 
     async def cancel_windows(

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 def log_job(event: str, job: Job | PendingJob, **more: JSON) -> None:
     fields = {"job": job.id, "user": job.user, "class": job.job_class}
     fields["lease"] = job.lease[:SHOWN]
-    logger.info("job %s", event, extra={"fields": fields | _known(more)})
+    logger.info("job %s", event, extra={"fields": fields | _without_none(more)})
 
 
 def log_done(job: Job) -> None:
@@ -46,7 +46,7 @@ def log_recovered(job: Job) -> None:
 
 def log_lease(event: str, lease: Lease, **more: JSON) -> None:
     fields = {"lease": lease.id[:SHOWN], "user": lease.user, "class": lease.job_class}
-    details = _known({"slurm_job": lease.slurm_job_id, **more})
+    details = _without_none({"slurm_job": lease.slurm_job_id, **more})
     logger.info("lease %s", event, extra={"fields": fields | details})
 
 
@@ -56,7 +56,7 @@ def log_lease_end(lease: Lease, cause: LeaseEndCause, seconds: float) -> None:
     log_lease(event, lease, seconds=seconds, reason=lease.reason)
 
 
-def _known(fields: dict[str, JSON]) -> dict[str, JSON]:
+def _without_none(fields: dict[str, JSON]) -> dict[str, JSON]:
     rounded = {
         name: round(value, 6) if isinstance(value, float) else value
         for name, value in fields.items()

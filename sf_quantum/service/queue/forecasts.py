@@ -148,13 +148,13 @@ class Forecasts:
         order: Sequence[PendingJob],
         overtaking: Mapping[int, Sequence[Overtaking]],
     ) -> Iterator[tuple[int, Forecast]]:
-        left = len(overtaking)
+        jobs_left = len(overtaking)
         jobs, seconds = Counter[Kind](), defaultdict[Kind, float](float)
         for entry in order:
-            if not left:
+            if not jobs_left:
                 return
             if (later := overtaking.get(entry.number)) is not None:
-                left -= 1
+                jobs_left -= 1
                 work_by_kind = {kind: Work(jobs[kind], seconds[kind]) for kind in jobs}
                 yield entry.number, self._after(entry, work_by_kind, later)
             jobs[entry.kind] += 1
@@ -172,14 +172,16 @@ class Forecasts:
             if not waiting:
                 continue
             first = next(iter(waiting.values())).entry
-            each = self._jobs.estimator.run_seconds(first)
+            seconds_per_job = self._jobs.estimator.run_seconds(first)
             if matches := numbers & waiting.keys():
                 ahead = self._jobs.pending.work_ahead(first, self._jobs.estimator.held)
                 for index, number in enumerate(waiting):
                     if number in matches:
-                        entry, work = waiting[number].entry, Work(index, index * each)
+                        entry, work = waiting[number].entry, Work(
+                            index, index * seconds_per_job
+                        )
                         forecasts[number] = self._after(entry, *ahead, before + work)
-            before += Work(len(waiting), len(waiting) * each)
+            before += Work(len(waiting), len(waiting) * seconds_per_job)
         return forecasts
 
     def _on_device(self, live: LiveJob) -> Forecast:

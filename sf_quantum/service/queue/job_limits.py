@@ -92,26 +92,26 @@ class JobCounts:
             unfinished = plural(limits.jobs, f"unfinished {job_class} job")
             detail = f"the user has {unfinished}"
             raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
-        most = self.settings.limits.jobs
-        if most is not None:
+        max_jobs = self.settings.limits.jobs
+        if max_jobs is not None:
             jobs = sum(self._jobs[user, name] for name in CLASSES)
-            if jobs >= most:
+            if jobs >= max_jobs:
                 detail = f"the user has {plural(jobs, 'unfinished job')}"
                 raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})
         self._check_bytes(user, payload_bytes)
 
     def _check_bytes(self, user: str, payload_bytes: int) -> None:
-        most = self.settings.limits.pending_mib
-        whole = (self._bytes[user] + payload_bytes) / 2**20
-        if most is None or whole <= most:
+        max_mib = self.settings.limits.pending_mib
+        total_mib = (self._bytes[user] + payload_bytes) / 2**20
+        if max_mib is None or total_mib <= max_mib:
             return
-        if payload_bytes > most * 2**20:
+        if payload_bytes > max_mib * 2**20:
             detail = (
-                f"the payload has more than the {most:g} MiB that a user's may have"
+                f"the payload has more than the {max_mib:g} MiB that a user's may have"
             )
             raise Refused(413, detail)
         detail = (
-            f"the user's jobs that are not over would have {whole:,.1f} MiB of payloads, "
-            f"at most {most:g} MiB"
+            f"the user's jobs that are not over would have {total_mib:,.1f} MiB of payloads, "
+            f"at most {max_mib:g} MiB"
         )
         raise Refused(429, detail, LEASE_HEADER, {"Retry-After": "1"})

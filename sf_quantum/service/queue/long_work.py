@@ -29,7 +29,7 @@ class LongWork:
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, name)
         # each user's lock; it exists only while a request holds it or waits for it
-        self._of_user = WeakValueDictionary[str, asyncio.Lock]()
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
 
     @asynccontextmanager
     async def turn(self, user: str) -> AsyncIterator[None]:
@@ -40,7 +40,7 @@ class LongWork:
 
         :raises Refused: 503 if the earlier requests take :data:`PATIENCE_SECONDS`
         """
-        lock = self._of_user.setdefault(user, asyncio.Lock())
+        lock = self._locks.setdefault(user, asyncio.Lock())
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await lock.acquire()
@@ -56,9 +56,9 @@ class LongWork:
     async def run(self, make: Callable[[], _T]) -> _T:
         """Do the work of a request, or a part of it, in the user's turn."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._made, make)
+        return await loop.run_in_executor(self._thread, self._make_and_pause, make)
 
-    def _made(self, make: Callable[[], _T]) -> _T:
+    def _make_and_pause(self, make: Callable[[], _T]) -> _T:
         # CPU time, not wall-clock time: on a busy machine, the pause would be longer
         began = time.thread_time()
         try:

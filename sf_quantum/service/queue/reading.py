@@ -167,14 +167,14 @@ class JobReader:
                 is_ready, answer = await asyncio.wrap_future(reading)
             if job.final and not is_ready:
                 self.find(who, job_id)  # 404 if it was deleted before it was read
-            left = deadline - time.monotonic()
-            if is_ready or job.final or left <= 0:
+            seconds_left = deadline - time.monotonic()
+            if is_ready or job.final or seconds_left <= 0:
                 return answer
             if moved is None:  # the job's submission or end is being written
-                await asyncio.sleep(min(left, WRITE_SECONDS))
+                await asyncio.sleep(min(seconds_left, WRITE_SECONDS))
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(seconds_left):
                     await moved.wait()
 
 

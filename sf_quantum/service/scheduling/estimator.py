@@ -48,23 +48,23 @@ class Arrivals:
         self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
         self._began = 0.0
         # Run time of each class's first arrival during the current attempt.
-        self._arrived: dict[JobClass, float] | None = None
+        self._first_arrivals: dict[JobClass, float] | None = None
         self._busy_since = self._last_arrival = clock()
 
     def submitted(self, job_class: JobClass, seconds: float) -> None:
         """Record a job that becomes pending, with its expected run time."""
         self._last_arrival = self._clock()
-        if self._arrived is None:
+        if self._first_arrivals is None:
             self._busy_since = self._last_arrival
         else:
-            self._arrived.setdefault(job_class, seconds)
+            self._first_arrivals.setdefault(job_class, seconds)
 
     def began(self) -> None:
-        self._began, self._arrived = self._clock(), {}
+        self._began, self._first_arrivals = self._clock(), {}
 
     def ended(self) -> None:
         """Record the end of the current attempt, regardless of its outcome."""
-        arrived, self._arrived = self._arrived, None
+        arrived, self._first_arrivals = self._first_arrivals, None
         if arrived is None:
             return
         self._attempts = self._attempts * MEMORY + 1
@@ -171,9 +171,9 @@ class Estimator:
     def remaining_seconds(self, job: PendingJob) -> float:
         """Estimate the time until a job on the device ends."""
         seconds = -(self._clock() - self._began)
-        for one in self._on_device:
-            seconds = max(0.0, seconds + self.run_seconds(one))
-            if one is job:
+        for on_device in self._on_device:
+            seconds = max(0.0, seconds + self.run_seconds(on_device))
+            if on_device is job:
                 break
         return seconds
 

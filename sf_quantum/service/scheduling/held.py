@@ -88,7 +88,7 @@ class HeldLeases:
         # hints of all held leases, in ascending order
         self._hints: list[float] = []
         # number of the current measure; expectations by an earlier measure are recomputed
-        self._number = 0
+        self._measure_number = 0
 
     @property
     def measured(self) -> bool:
@@ -110,7 +110,7 @@ class HeldLeases:
         self._by_key.setdefault(held.key, {})[lease.id] = held
         if held.hint is not None:
             insort(self._hints, held.hint)
-        self._number += 1
+        self._measure_number += 1
 
     def remove(self, lease_id: str) -> None:
         held = self._leases.pop(lease_id, None)
@@ -126,7 +126,7 @@ class HeldLeases:
                 del self._totals[bisect_left(self._totals, self._latest.popleft())]
             self._latest.append(held.submitted)
             insort(self._totals, held.submitted)
-        self._number += 1
+        self._measure_number += 1
 
     def submitted(self, lease_id: str, seconds: float) -> None:
         """Add the QPU seconds of a submitted job; negative for a cancelled job."""
@@ -150,12 +150,12 @@ class HeldLeases:
 
     def _expected(self, held: _HeldLease) -> ExpectedLease:
         expected = held.expected
-        if expected is None or held.measure != self._number:
-            expected = ExpectedLease(held.user, self._left(held), held.load)
-            held.expected, held.measure = expected, self._number
+        if expected is None or held.measure != self._measure_number:
+            expected = ExpectedLease(held.user, self._seconds_left(held), held.load)
+            held.expected, held.measure = expected, self._measure_number
         return expected
 
-    def _left(self, held: _HeldLease) -> float:
+    def _seconds_left(self, held: _HeldLease) -> float:
         totals = self._measure
         number = len(totals)
         total = totals[number // 2]

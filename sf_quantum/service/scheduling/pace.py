@@ -102,7 +102,7 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._sizes: defaultdict[Kind, dict[int, _Size]] = defaultdict(dict)
+        self._groups: defaultdict[Kind, dict[int, _SizeGroup]] = defaultdict(dict)
         self._jobs: defaultdict[Kind, int] = defaultdict(int)
         self._lines: dict[Kind, Line] = {}
 
@@ -115,7 +115,7 @@ class Pace:
         self._jobs[kind] += 1
         # group 0: jobs with a modelled time below two set-up times
         number = max(0, math.frexp(modelled / HOST_SECONDS)[1]) // 2
-        size = self._sizes[kind].setdefault(number, _Size())
+        size = self._groups[kind].setdefault(number, _SizeGroup())
         size.add(Run(modelled, observed), self._jobs[kind])
         self._lines.pop(kind, None)
 
@@ -131,12 +131,12 @@ class Pace:
     def _line(self, kind: Kind) -> Line:
         if (line := self._lines.get(kind)) is None:
             jobs = self._jobs[kind]
-            points = [size.mean(jobs) for size in self._sizes[kind].values()]
-            self._lines[kind] = line = _fitted([one for one in points if one.weight])
+            points = [size.mean(jobs) for size in self._groups[kind].values()]
+            self._lines[kind] = line = _fit([point for point in points if point.weight])
         return line
 
 
-class _Size:
+class _SizeGroup:
     """The latest jobs of one size group."""
 
     def __init__(self) -> None:
@@ -155,10 +155,10 @@ class _Size:
         ratios = sorted(self._runs, key=lambda run: run.ratio)
         # Of up to three jobs, two may have been unusually long, so the shortest is the usual
         # job; if the two longest of three agree, the middle job is the usual job.
-        place = max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))
+        index = max(0, min((len(ratios) - 1) // 2, len(ratios) - 3))
         if len(ratios) == 3 and ratios[2].ratio <= LONG * ratios[1].ratio:
-            place = 1
-        usual = ratios[place]
+            index = 1
+        usual = ratios[index]
         long = LONG if len(ratios) < MANY else LONG_OF_MANY
         kept = sorted(self._runs, key=lambda run: run.excess(usual))
         for _ in range(min(MAX_LEFT_OUT, len(kept) - 1)):
@@ -168,10 +168,10 @@ class _Size:
         # Jobs that were left out confirm that the kept jobs take at least their usual time.
         # Of two jobs, neither confirms the other if both may be odd: if even the shorter job
         # took longer than a busy machine explains.
-        both_odd = len(ratios) == 2 and not (
+        both_unusual = len(ratios) == 2 and not (
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )
-        confirmed = min(len(kept if both_odd else ratios) - 1, MAX_WEIGHT)
+        confirmed = min(len(kept if both_unusual else ratios) - 1, MAX_WEIGHT)
         fresh = confirmed * DECAY ** (number - self._last)
         modelled = fmean(run.modelled for run in kept)
         observed = fmean(run.observed for run in kept)
@@ -179,17 +179,17 @@ class _Size:
         return Run(modelled, observed, max(fresh, min(confirmed, 1)))
 
 
-def _fitted(points: Sequence[Run]) -> Line:
-    largest = max((one.modelled for one in points), default=0.0)
+def _fit(points: Sequence[Run]) -> Line:
+    largest = max((point.modelled for point in points), default=0.0)
 
     def cost(line: Line) -> float:
-        errors = sum(one.weight * one.error(line) for one in points)
+        errors = sum(point.weight * point.error(line) for point in points)
         return errors + line.implausibility(largest)
 
-    return min(_candidates(points), key=cost)
+    return min(_candidate_lines(points), key=cost)
 
 
-def _candidates(points: Sequence[Run]) -> Iterator[Line]:
+def _candidate_lines(points: Sequence[Run]) -> Iterator[Line]:
     """Yield the lines through two points, or through one point and the prior.
 
     One of these lines has the least absolute deviations from the points (Bloomfield and
@@ -197,18 +197,22 @@ def _candidates(points: Sequence[Run]) -> Iterator[Line]:
     logarithms, as here, one of the lines is close to the best line.
     """
     yield Line()
-    ratios = [one.observed / one.modelled for one in points if one.modelled > 0]
-    least, most = min([1.0, *ratios]), max([1.0, *ratios])
+    ratios = [point.observed / point.modelled for point in points if point.modelled > 0]
+    lowest_rate, highest_rate = min([1.0, *ratios]), max([1.0, *ratios])
     lines = [
-        Line(one.observed - rate * one.modelled, rate)
-        for one in points
-        for rate in (1.0, least)
+        Line(point.observed - rate * point.modelled, rate)
+        for point in points
+        for rate in (1.0, lowest_rate)
     ]
-    for one, other in combinations([Run(0.0, HOST_SECONDS), *points], 2):
-        if other.modelled != one.modelled:
-            rise = other.observed - one.observed
-            rate = rise / (other.modelled - one.modelled)
-            lines.append(Line(one.observed - rate * one.modelled, rate))
+    for point, other in combinations([Run(0.0, HOST_SECONDS), *points], 2):
+        if other.modelled != point.modelled:
+            rise = other.observed - point.observed
+            rate = rise / (other.modelled - point.modelled)
+            lines.append(Line(point.observed - rate * point.modelled, rate))
     for line in lines:
-        if line.setup_seconds >= 0 and line.rate > 0 and least <= line.rate <= most:
+        if (
+            line.setup_seconds >= 0
+            and line.rate > 0
+            and lowest_rate <= line.rate <= highest_rate
+        ):
             yield line

@@ -46,18 +46,18 @@ class ActiveShares:
     def leased(self, lease: Lease) -> None:
         """Add the share of a lease, unless another lease of its Slurm job is held."""
         if lease.tenths is not None:
-            leases, share = self._jobs.setdefault(_job(lease), (set(), lease.tenths))
+            leases, share = self._jobs.setdefault(_job_of(lease), (set(), lease.tenths))
             if not leases:
                 self._change(lease, share)
             leases.add(lease.id)
 
     def released(self, lease: Lease) -> None:
         """Remove the share of a lease if it is the last lease of its Slurm job."""
-        leases, share = self._jobs.get(_job(lease), (set(), 0))
+        leases, share = self._jobs.get(_job_of(lease), (set(), 0))
         if lease.id in leases:
             leases.remove(lease.id)
             if not leases:
-                del self._jobs[_job(lease)]
+                del self._jobs[_job_of(lease)]
                 self._change(lease, -share)
 
     def of(self, sharer: Sharer) -> int:
@@ -76,7 +76,7 @@ class ActiveShares:
                 del self._leased[sharer]
 
 
-def _job(lease: Lease) -> _SlurmJob:
+def _job_of(lease: Lease) -> _SlurmJob:
     job = lease.slurm_job_id or lease.id
     return account_of(lease), lease.user, job, lease.slurm_cluster
 

@@ -92,9 +92,9 @@ async def settle(
     :returns: whether the end is noted; ``False`` as long as the queue has not written the
         end of the attempt
     """
-    more = 0.0 if billed is None else billed - entry.booked
+    difference = 0.0 if billed is None else billed - entry.booked
     old: dict[str, JSON] = {"qpu_seconds": entry.booked}
-    new: dict[str, JSON] = {"qpu_seconds": entry.booked + more}
+    new: dict[str, JSON] = {"qpu_seconds": entry.booked + difference}
 
     def change(db: sqlite3.Connection) -> bool:
         query = "SELECT id, user, attempt, ended FROM jobs WHERE number = ?"
@@ -105,7 +105,7 @@ async def settle(
         query = "UPDATE given_up SET ended = ? WHERE number = ? AND ended IS NULL"
         if not db.execute(query, (ended, entry.number)).rowcount:
             return True
-        _charge(db, entry, more, is_last=is_last)
+        _charge(db, entry, difference, is_last=is_last)
         about = {"job": job, "user": user, "device_job": entry.device_job}
         action = "find given up"
         audit.record(db, audit.AuditEntry(SERVICE, action, about, old, new, ended))
@@ -115,7 +115,7 @@ async def settle(
 
 
 def _charge(
-    db: sqlite3.Connection, entry: Entry, more: float, *, is_last: bool
+    db: sqlite3.Connection, entry: Entry, seconds: float, *, is_last: bool
 ) -> None:
     """Charge QPU seconds to the job and its lease, or add them to the job's lost time.
 
@@ -126,17 +126,17 @@ def _charge(
             "UPDATE jobs SET lost_qpu_seconds = max(0, lost_qpu_seconds + ?) "
             "WHERE number = ?"
         )
-        db.execute(query, (more, entry.job))
+        db.execute(query, (seconds, entry.job))
         return
     db.execute(
         "UPDATE leases SET spent_seconds = spent_seconds + "
         "(SELECT max(0, qpu_seconds + ?) - qpu_seconds FROM jobs WHERE number = ?) "
         "WHERE max_qpu_seconds IS NOT NULL AND id = "
         "(SELECT coalesce(charged_lease, lease) FROM jobs WHERE number = ?)",
-        (more, entry.job, entry.job),
+        (seconds, entry.job, entry.job),
     )
     db.execute(
         "UPDATE jobs SET qpu_seconds = max(0, qpu_seconds + ?), "
         "cost = max(0, cost + ?) WHERE number = ?",
-        (more, more * (entry.price or 0.0), entry.job),
+        (seconds, seconds * (entry.price or 0.0), entry.job),
     )

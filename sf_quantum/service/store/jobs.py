@@ -34,7 +34,7 @@ _LABELS = (
     "WHERE jobs.number IN (SELECT value FROM json_each(?))"
 )
 # columns in which a submission and the stored job with its key must agree
-_ASKED = "digest, repeatable"
+_COMPARED = "digest, repeatable"
 
 
 class StoredJobs(Records):
@@ -87,7 +87,7 @@ class StoredJobs(Records):
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
             same = "WHERE user = ? AND key = ?"
             user_and_key = (lease.user, job.key)
-            rows = db.execute(f"SELECT {_ASKED} FROM jobs {same}", user_and_key)
+            rows = db.execute(f"SELECT {_COMPARED} FROM jobs {same}", user_and_key)
             if (existing := rows.fetchone()) is None:
                 if is_stored:
                     detail = "the job with this key was just deleted: submit it again"
@@ -110,7 +110,7 @@ class StoredJobs(Records):
 
         :raises Refused: 409 if the key belongs to a different job
         """
-        query = f"SELECT number, {_ASKED} FROM jobs WHERE user = ? AND key = ?"
+        query = f"SELECT number, {_COMPARED} FROM jobs WHERE user = ? AND key = ?"
         for number, digest, repeatable in self._db.read(query, user, job.key):
             _check_same(job, digest, repeatable)
             return self.get(number)
@@ -148,9 +148,13 @@ class StoredJobs(Records):
         terms = {of_lease: lease, by_user: user, "number < ?": before}
         terms |= {"dialect = ?": dialect, "key = ?": key}
         terms[f"{json_value('metadata', 'label')} = ?"] = label
-        given = {term: value for term, value in terms.items() if value is not None}
-        values = [value for term in given for value in [given[term]] * term.count("?")]
-        where = " AND ".join([LIVE] * live + [*given]) or "1"
+        conditions = {term: value for term, value in terms.items() if value is not None}
+        values = [
+            value
+            for term in conditions
+            for value in [conditions[term]] * term.count("?")
+        ]
+        where = " AND ".join([LIVE] * live + [*conditions]) or "1"
         query = f"{SELECT_JOB} WHERE {where} ORDER BY number DESC LIMIT ?"
         return [*map(job_of, self._db.read_large(query, *values, limit))][::-1]
 

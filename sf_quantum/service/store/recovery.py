@@ -50,7 +50,7 @@ def recover(
     )
 
     def change(db: sqlite3.Connection) -> list[Job]:
-        given = {
+        values = {
             "device": device,
             "ended": wall_clock(),
             "steady": store.clock(),
@@ -59,7 +59,7 @@ def recover(
             "deaths": deaths,
         }
         query = f"SELECT number FROM jobs WHERE {interrupted} {unsettled}"
-        numbers = [number for (number,) in db.execute(query, given)]
+        numbers = [number for (number,) in db.execute(query, values)]
         cancel = f"UPDATE jobs SET state = 'Cancelled', device = NULL, {ended}, "
         fail = f"UPDATE jobs SET state = 'Failed', device = NULL, {ended}, "
         running = f"{interrupted} state = 'Running'"
@@ -73,12 +73,12 @@ def recover(
             f"{fail} note = 'the service died ' || deaths || ' times during the job' "
             f"WHERE {running} AND deaths >= :deaths",
         ):
-            db.execute(statement, given)
+            db.execute(statement, values)
         query = (
             f"SELECT number, attempt FROM jobs WHERE {interrupted} "
             "(state = 'Running' OR device IS NOT NULL)"
         )
-        for number, attempt in db.execute(query, given).fetchall():
+        for number, attempt in db.execute(query, values).fetchall():
             db.execute(
                 f"UPDATE jobs SET {AGAIN} WHERE number = ?",
                 (Interruption(Cause.RESTART).note(attempt), number),

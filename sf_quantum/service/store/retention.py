@@ -42,7 +42,7 @@ FROM jobs JOIN leases ON leases.id = {LEASE}
 WHERE jobs.number IN (SELECT value FROM json_each(?))
 GROUP BY 1, leases.id, 9, jobs.state
 """
-_IS_OPEN = (
+_IS_GIVEN_UP = (
     "EXISTS (SELECT 1 FROM given_up WHERE given_up.ended IS NULL AND job = jobs.number)"
 )
 logger = logging.getLogger(__name__)
@@ -72,9 +72,7 @@ def purge(store: Store, before: float) -> Future[int]:
     """
 
     def change(db: sqlite3.Connection) -> int:
-        query = (
-            f"SELECT number FROM jobs WHERE ended_steady < ? AND NOT {_IS_OPEN} LIMIT ?"
-        )
+        query = f"SELECT number FROM jobs WHERE ended_steady < ? AND NOT {_IS_GIVEN_UP} LIMIT ?"
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         _delete(db, old)
         db.execute(
@@ -91,9 +89,9 @@ async def trim_regularly(store: Store, limits: Callable[[], UserLimits]) -> None
     """Trim the jobs of each user at intervals, until cancelled."""
     while True:
         trimmed = 0
-        if (most := limits().kept_mib) is not None:
+        if (limit_mib := limits().kept_mib) is not None:
             try:
-                trimmed = await asyncio.wrap_future(trim(store, most))
+                trimmed = await asyncio.wrap_future(trim(store, limit_mib))
             except sqlite3.Error as error:
                 logger.warning("old jobs could not be deleted: %s", error)
         if not trimmed:
@@ -116,7 +114,7 @@ def trim(store: Store, most_mib: float) -> Future[int]:
         old = list[int]()
         oldest = (
             "SELECT number, bytes FROM jobs WHERE user = ? AND ended_steady IS NOT NULL "
-            f"AND NOT {_IS_OPEN} ORDER BY ended_steady LIMIT ?"
+            f"AND NOT {_IS_GIVEN_UP} ORDER BY ended_steady LIMIT ?"
         )
         for number, size in db.execute(oldest, (user, BATCH)):
             if excess <= 0:
@@ -141,7 +139,7 @@ def delete(
     """
 
     def change(db: sqlite3.Connection) -> None:
-        query = f"SELECT 1 FROM jobs WHERE number = ? AND {_IS_OPEN}"
+        query = f"SELECT 1 FROM jobs WHERE number = ? AND {_IS_GIVEN_UP}"
         if db.execute(query, (number,)).fetchone():
             detail = "the job was given up and may still run: delete it when its end is known"
             raise Refused(409, detail)

@@ -68,7 +68,7 @@ _NANO = 1e9
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-def _pairs(mapping: JsonValue) -> JsonValue:
+def _read_mapping(mapping: JsonValue) -> JsonValue:
     """Convert a mapping of qubits from IQM's list of pairs, if it has this form."""
     if isinstance(mapping, dict | list) and len(mapping) > MAX_QUBITS:
         raise ValueError(f"more than {MAX_QUBITS} qubits")
@@ -85,7 +85,7 @@ def _pairs(mapping: JsonValue) -> JsonValue:
     return physical
 
 
-def _radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def _convert_to_radians(args: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Convert angles in full turns, which older clients send, into radians."""
     for turns, angle in TURNS.items():
         if turns not in args:
@@ -107,7 +107,7 @@ class Instruction(BaseModel):
     locus: Annotated[list[Name], Field(fail_fast=True)] = Field(
         min_length=1, validation_alias=AliasChoices("locus", "qubits")
     )
-    args: Annotated[dict[str, JsonValue], AfterValidator(_radians)] = Field(
+    args: Annotated[dict[str, JsonValue], AfterValidator(_convert_to_radians)] = Field(
         default_factory=dict
     )
     implementation: str | None = None
@@ -130,7 +130,7 @@ class Circuit(BaseModel):
     metadata: dict[str, JsonValue] | None = None
 
 
-def _not_qir(circuit: JsonValue) -> JsonValue:
+def _refuse_qir(circuit: JsonValue) -> JsonValue:
     if isinstance(circuit, str):
         raise ValueError("QIR is not supported by this device")
     return circuit
@@ -142,11 +142,13 @@ class CircuitJob(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     circuits: Annotated[
-        list[Annotated[Circuit, BeforeValidator(_not_qir)]], Field(fail_fast=True)
+        list[Annotated[Circuit, BeforeValidator(_refuse_qir)]], Field(fail_fast=True)
     ] = Field(min_length=1, max_length=CIRCUITS)
     shots: int = Field(default=1, ge=1, le=SHOTS, strict=True)
     calibration_set_id: UUID | None = None
-    qubit_mapping: Annotated[dict[str, Name] | None, BeforeValidator(_pairs)] = None
+    qubit_mapping: Annotated[dict[str, Name] | None, BeforeValidator(_read_mapping)] = (
+        None
+    )
     max_circuit_duration_over_t2: float | None = Field(
         default=None, ge=0, allow_inf_nan=False
     )
@@ -275,22 +277,22 @@ def text(
     keys: dict[str, int] = {}
     lines: list[str] = []
     bits = 0
-    for number, one in enumerate(circuit.instructions):
+    for number, instruction in enumerate(circuit.instructions):
         try:
-            name = _operation(one)
-            qubits = _qubits(one, name, chip, mapping)
+            name = _operation(instruction)
+            qubits = _qubits(instruction, name, chip, mapping)
             if name == "measure":
-                key = one.args.get("key")
+                key = instruction.args.get("key")
                 if not isinstance(key, str) or not key:
                     raise ValueError("'measure' needs the argument 'key', a text")
                 if key in keys:
-                    raise ValueError(f"non-unique measurement key {_shown(key)}")
+                    raise ValueError(f"non-unique measurement key {_quote(key)}")
                 keys[key] = len(qubits)
                 for qubit in qubits:
                     lines.append(f"m[{bits}] = measure q[{qubit}];")
                     bits += 1
             else:
-                lines.append(_statement(one, name, qubits))
+                lines.append(_statement(instruction, name, qubits))
         except ValueError as error:
             where = f"{field}.instructions.{number}"
             raise Refused(400, str(error), where) from error
@@ -298,7 +300,7 @@ def text(
         raise Refused(400, "the circuit measures nothing", field)
     about: dict[str, JSON] = {
         "name": circuit.name,
-        "keys": [[*one] for one in keys.items()],
+        "keys": [[*instruction] for instruction in keys.items()],
     }
     if circuit.metadata is not None:
         about["metadata"] = circuit.metadata
@@ -306,39 +308,39 @@ def text(
     return "\n".join((head, f"bit[{bits}] m;", *lines, ""))
 
 
-def _operation(one: Instruction) -> str:
-    name = "measure" if one.name == "measurement" else one.name
+def _operation(instruction: Instruction) -> str:
+    name = "measure" if instruction.name == "measurement" else instruction.name
     if name not in ARGUMENTS:
         if name in ("cc_prx", "move", "reset"):
             raise ValueError(
                 f"Operation '{name}' is not supported by the dynamic quantum architecture."
             )
-        raise ValueError(f"Unknown quantum operation {_shown(name)}.")
-    if one.implementation not in (None, IMPLEMENTATIONS.get(name)):
+        raise ValueError(f"Unknown quantum operation {_quote(name)}.")
+    if instruction.implementation not in (None, IMPLEMENTATIONS.get(name)):
         raise ValueError(
-            f"Operation '{name}' implementation {_shown(str(one.implementation))} "
+            f"Operation '{name}' implementation {_quote(str(instruction.implementation))} "
             "is not supported by the dynamic quantum architecture."
         )
     return name
 
 
 def _qubits(
-    one: Instruction,
+    instruction: Instruction,
     name: str,
     chip: Architecture,
     mapping: Mapping[str, str] | None,
 ) -> list[int]:
     """Return the numbers of an instruction's qubits."""
     if mapping is not None:
-        if missing := [qubit for qubit in one.locus if qubit not in mapping]:
+        if missing := [qubit for qubit in instruction.locus if qubit not in mapping]:
             detail = "is not found in the provided qubit mapping"
-            raise ValueError(f"The qubit {_shown(missing[0])} {detail}.")
-        locus = [mapping[qubit] for qubit in one.locus]
+            raise ValueError(f"The qubit {_quote(missing[0])} {detail}.")
+        locus = [mapping[qubit] for qubit in instruction.locus]
     else:
-        locus = one.locus
+        locus = instruction.locus
     for qubit in locus:
         if qubit not in chip.numbers:
-            raise ValueError(f"{_shown(qubit)} is not allowed as locus for '{name}'")
+            raise ValueError(f"{_quote(qubit)} is not allowed as locus for '{name}'")
     qubits = [chip.numbers[qubit] for qubit in locus]
     # not shortened: the names of the QPU's qubits are short
     shown = f"{tuple(locus[:SHOWN_QUBITS])}"
@@ -350,12 +352,12 @@ def _qubits(
     return qubits
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text[:SHOWN])
 
 
-def _statement(one: Instruction, name: str, qubits: Sequence[int]) -> str:
-    values = [_number(one, argument) for argument in ARGUMENTS[name]]
+def _statement(instruction: Instruction, name: str, qubits: Sequence[int]) -> str:
+    values = [_number(instruction, argument) for argument in ARGUMENTS[name]]
     operands = ", ".join(f"q[{qubit}]" for qubit in qubits)
     match name:
         case "prx":
@@ -367,10 +369,12 @@ def _statement(one: Instruction, name: str, qubits: Sequence[int]) -> str:
     return f"{name} {operands};"
 
 
-def _number(one: Instruction, argument: str) -> float:
-    value = one.args.get(argument)
+def _number(instruction: Instruction, argument: str) -> float:
+    value = instruction.args.get(argument)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"'{one.name}' needs the argument '{argument}', a number")
+        raise ValueError(
+            f"'{instruction.name}' needs the argument '{argument}', a number"
+        )
     try:
         number = float(value)
     except OverflowError:
@@ -416,8 +420,8 @@ def circuit(text: str, mapping: Mapping[str, str] | None) -> dict[str, JSON]:
 
 
 def _instructions(text: str, names: Mapping[str, str]) -> Iterator[JSON]:
-    left = iter(keys(text))
-    key, bits = next(left)
+    remaining_keys = iter(keys(text))
+    key, bits = next(remaining_keys)
     measured: list[JSON] = []
     for line in text.splitlines()[5:]:
         match = _STATEMENT.fullmatch(line)
@@ -435,5 +439,5 @@ def _instructions(text: str, names: Mapping[str, str]) -> Iterator[JSON]:
             if len(measured) < bits:
                 continue
             locus, measured, args = measured, [], {"key": key}
-            key, bits = next(left, ("", 0))
+            key, bits = next(remaining_keys, ("", 0))
         yield {"name": name, "locus": locus, "args": args, "implementation": None}

@@ -55,14 +55,16 @@ async def counts(queue: Queue, who: Who, jobs: JobsDep, job_id: str) -> Response
     job = jobs.find(who, job_id)
     if not job.final:
         return JSONResponse({"status": STATUSES[job.state]})
-    return await routes.listed(queue, who, lambda: JSONResponse(_over(jobs, job), 200))
+    return await routes.listed(
+        queue, who, lambda: JSONResponse(_describe_ended(jobs, job), 200)
+    )
 
 
-def _over(jobs: Jobs, job: Job) -> dict[str, JSON]:
+def _describe_ended(jobs: Jobs, job: Job) -> dict[str, JSON]:
     sent = jobs.payload(job)
     for circuit in listing(sent["circuits"]):
-        for one in listing(mapping(circuit)["instructions"]):
-            instruction = mapping(one)
+        for item in listing(mapping(circuit)["instructions"]):
+            instruction = mapping(item)
             instruction["qubits"] = instruction.pop("locus")
     completed = job.state == "Completed"
     return {

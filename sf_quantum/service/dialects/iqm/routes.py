@@ -117,7 +117,7 @@ def qpu_artifact(queue: Queue, _: Who, qc: str, artifact: str) -> Response:
 @router.get("/calibration-sets/{qc}/{calibration}")
 def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show a calibration set."""
-    chip = _calibrated(queue, qc, calibration)
+    chip = _current_architecture(queue, qc, calibration)
     observed = calibrations.observations(queue.device, chip, metrics=False)
     return JSONResponse(observed)
 
@@ -125,7 +125,7 @@ def calibration_set(queue: Queue, _: Who, qc: str, calibration: str) -> Response
 @router.get("/calibration-sets/{qc}/{calibration}/metrics")
 def metrics(queue: Queue, _: Who, qc: str, calibration: str) -> Response:
     """Show the quality of the operations."""
-    chip = _calibrated(queue, qc, calibration)
+    chip = _current_architecture(queue, qc, calibration)
     observed = calibrations.observations(queue.device, chip, metrics=True)
     return JSONResponse(observed)
 
@@ -135,7 +135,7 @@ def dynamic_architecture(
     request: Request, queue: Queue, _: Who, qc: str, calibration: str
 ) -> Response:
     """Show the calibrated operations."""
-    chip = _calibrated(queue, qc, calibration)
+    chip = _current_architecture(queue, qc, calibration)
     dynamic = calibrations.dynamic(queue.device, chip)
     seen: dict[str, None] = request.app.state.dialects["iqm"].calibrations
     seen[str(dynamic["calibration_set_id"])] = None
@@ -221,7 +221,7 @@ async def _read(
     if len(body) <= large_bodies.LARGE_BYTES:
         return await asyncio.to_thread(_read_small, body, chip, tag)
     description = queue.device.description
-    whole = partial(
+    read_body = partial(
         large_bodies.read,
         body,
         "iqm",
@@ -231,7 +231,7 @@ async def _read(
     )
     async with queue.reader.bodies.turn(who.user):
         await check_connected(request)
-        return await large_bodies.in_turn(queue, body, whole)
+        return await large_bodies.in_turn(queue, body, read_body)
 
 
 def _read_small(body: bytes, chip: Architecture, tag: str | None) -> Submission:
@@ -256,7 +256,7 @@ def _with_calibration(
     if requested is None or requested == now:
         return submission
     if requested not in request.app.state.dialects["iqm"].calibrations:
-        raise _no_calibration(str(requested))
+        raise _calibration_not_found(str(requested))
     message = f"calibration set {requested} has been replaced: the job runs with the present one"
     told = replace(metadata, messages=[message])
     return replace(submission, metadata=told.to_json())
@@ -317,18 +317,18 @@ async def listed(queue: JobQueue, who: Identity, make: Callable[[], T]) -> T:
         return await queue.reader.lists.run(make)
 
 
-def _calibrated(queue: JobQueue, qc: str, calibration: str) -> Architecture:
+def _current_architecture(queue: JobQueue, qc: str, calibration: str) -> Architecture:
     """Return the architecture if the current calibration set is requested; else refuse."""
     device = queue.device
     chip = machine(device, qc)
     now = calibrations.calibration_set(device, device.description.calibration)
     if calibration not in ("default", now):
-        raise _no_calibration(calibration)
+        raise _calibration_not_found(calibration)
     return chip
 
 
-def _no_calibration(asked: str) -> Refused:
-    detail = f"calibration set {asked[:100]} not found, or no longer present"
+def _calibration_not_found(requested: str) -> Refused:
+    detail = f"calibration set {requested[:100]} not found, or no longer present"
     return Coded(404, "calibration_set_not_found", detail)
 
 

@@ -82,7 +82,7 @@ def _finite(value: float) -> float:
     return value
 
 
-def _kept(value: JSON) -> JSON:
+def _check_precision(value: JSON) -> JSON:
     # pydantic converts an int beyond the range of floats to infinity, which _finite() refuses
     if not isinstance(value, int) or abs(value) > sys.float_info.max:
         return value
@@ -91,7 +91,7 @@ def _kept(value: JSON) -> JSON:
     return value
 
 
-Number = Annotated[float, BeforeValidator(_kept), AfterValidator(_finite)]
+Number = Annotated[float, BeforeValidator(_check_precision), AfterValidator(_finite)]
 Wait = Annotated[float, Field(ge=THERMALIZATION[0], le=THERMALIZATION[1])]
 Flag = Annotated[bool, Field(strict=True)]
 # only the first invalid value is reported: pydantic would list all values in 200 bytes each
@@ -180,16 +180,18 @@ class ProblemParameters(BaseModel):
         }
         if not custom:
             return parameters
-        more = {
+        further = {
             "annealing": int(self.annealing is not None),
             "setup_ns": self.programming_thermalization - PROGRAMMING_THERMALIZATION,
             "shot_ns": self.duration - sweeps * DEFAULT_ANNEALING / SWEEPS + self.pause,
         }
-        more = {
+        further = {
             name: value if name == "annealing" else round(1000 * value)
-            for name, value in more.items()
+            for name, value in further.items()
         }
-        return parameters | {name: int(value) for name, value in more.items() if value}
+        return parameters | {
+            name: int(value) for name, value in further.items() if value
+        }
 
 
 def check(
@@ -232,8 +234,8 @@ def check_listed(
     solver = {**properties, "num_qubits": graph.labels}
     try:
         solver_parameters.check(params.of_solver, solver)
-        every = {**params.of_solver, "num_reads": params.num_reads}
-        solver_parameters.check_ranges(every, solver)
+        all_parameters = {**params.of_solver, "num_reads": params.num_reads}
+        solver_parameters.check_ranges(all_parameters, solver)
     except FieldError as error:
         _refuse(error.field, error.detail)
 
@@ -249,13 +251,14 @@ def vendor_job_parameters(
 
 
 def _check_time(params: ProblemParameters) -> None:
-    given = params.annealing_time
-    if given is not None and params.anneal_schedule is not None:
+    annealing_time = params.annealing_time
+    if annealing_time is not None and params.anneal_schedule is not None:
         _refuse("anneal_schedule", "set only one of anneal_schedule or annealing_time")
-    least, most = FAST_ANNEALING if params.fast_anneal else ANNEALING
-    if given is not None and not least <= given <= most:
+    shortest, longest = FAST_ANNEALING if params.fast_anneal else ANNEALING
+    if annealing_time is not None and not shortest <= annealing_time <= longest:
         _refuse(
-            "annealing_time", f"{given:g} is not in the range [{least:g}, {most:g}]"
+            "annealing_time",
+            f"{annealing_time:g} is not in the range [{shortest:g}, {longest:g}]",
         )
 
 
@@ -292,11 +295,13 @@ def _check_schedule(params: ProblemParameters) -> None:
             _refuse(name, f"the maximum slope cannot exceed {steepest}")
 
 
-def _check_points(points: Sequence[Sequence[float]], name: str, most: int) -> None:
-    if not 2 <= len(points) <= most:
+def _check_points(
+    points: Sequence[Sequence[float]], name: str, max_points: int
+) -> None:
+    if not 2 <= len(points) <= max_points:
         _refuse(
             name,
-            f"{name} must contain between 2 and {most} points (contains {len(points)})",
+            f"{name} must contain between 2 and {max_points} points (contains {len(points)})",
         )
     if not all(len(point) == 2 for point in points):
         _refuse(name, f"{name} should be a list of 2-tuples")
@@ -312,12 +317,12 @@ def _check_arrays(params: ProblemParameters, graph: Topology) -> None:
         if values is not None and len(values) != graph.labels:
             detail = f"has {len(values)} values for {graph.labels} qubits"
             _refuse(name, detail)
-    least, most = OFFSET
+    lowest, highest = OFFSET
     for qubit, offset in enumerate(params.anneal_offsets or ()):
-        if not least <= offset <= most:
+        if not lowest <= offset <= highest:
             _refuse(
                 "anneal_offsets",
-                f"{offset:g} of qubit {qubit} is not in the range [{least:g}, {most:g}]",
+                f"{offset:g} of qubit {qubit} is not in the range [{lowest:g}, {highest:g}]",
             )
 
 
@@ -355,9 +360,9 @@ def _check_gains(params: ProblemParameters) -> None:
         _refuse(name, "auto_scale must be false with an h_gain_schedule")
     if points[-1][0] != params.duration:
         _refuse(name, "the last time t must be that of the end of the anneal")
-    least, most = GAIN
-    if not all(least <= gain <= most for _, gain in points):
-        _refuse(name, f"a gain is not in the range [{least:g}, {most:g}]")
+    lowest, highest = GAIN
+    if not all(lowest <= gain <= highest for _, gain in points):
+        _refuse(name, f"a gain is not in the range [{lowest:g}, {highest:g}]")
 
 
 def _check_biases(params: ProblemParameters, bqm: Mapping[str, JSON]) -> None:

@@ -54,12 +54,16 @@ class Problems:
         bqm = qp_format.bqm(problem, graph)
         # names of the parameters that are stored with the payload instead of the options,
         # since some of them have a value per qubit
-        kept: set[str] = set()
+        in_payload: set[str] = set()
         if (of_device := device.description.solver) is not None:
             parameters.check_listed(params, graph, of_device)
-            given = params.of_solver
-            bqm["info"] = {KEY: {**given}}
-            kept = {name for name in given if not isinstance(given[name], int | float)}
+            solver_params = params.of_solver
+            bqm["info"] = {KEY: {**solver_params}}
+            in_payload = {
+                name
+                for name in solver_params
+                if not isinstance(solver_params[name], int | float)
+            }
             job_parameters = parameters.vendor_job_parameters(params, of_device)
         else:
             parameters.check(params, graph, bqm, custom=custom)
@@ -68,7 +72,7 @@ class Problems:
                 arrays = params.model_dump(include={*ARRAYS}, exclude_unset=True)
                 annealing = ANNEALING.dump_python(params.annealing)
                 bqm["info"] = {"annealing": annealing, "params": arrays}
-                kept = {*arrays}
+                in_payload = {*arrays}
         options = solver.ProblemOptions(
             type=problem.type,
             params=params,
@@ -84,7 +88,7 @@ class Problems:
             dialect="sapi",
             implicit_lease=True,
             metadata=options.model_dump(
-                exclude_unset=True, exclude_none=True, exclude={"params": kept}
+                exclude_unset=True, exclude_none=True, exclude={"params": in_payload}
             ),
         )
         written = Written(whole.payload, whole.digest, problem_size(bqm))
@@ -171,11 +175,13 @@ class Problems:
         metadata = {name: shown[name] for name in names if name in shown}
         graph, content = refusals.graph(self._queue.device), self._content(job.number)
         params = _options(job).params.model_dump(exclude_unset=True)
-        kept = mapping(content.get("info"))
+        payload_info = mapping(content.get("info"))
         return {
             "id": job.id,
             "data": qp_format.problem_data(content, graph),
-            "params": params | mapping(kept.get("params")) | mapping(kept.get(KEY)),
+            "params": params
+            | mapping(payload_info.get("params"))
+            | mapping(payload_info.get(KEY)),
             "metadata": {
                 **metadata,
                 "submitted_by": job.user,

@@ -33,18 +33,20 @@ _UNUSED = float("nan")
 def bqm(problem: Problem, graph: Topology) -> dict[str, JSON]:
     """Convert a problem into a BQM over qubits; refuse an invalid problem with 400."""
     numbers, pairs = _arrays(graph)
-    linear = _floats(problem.data.lin, "data.lin", len(numbers), "qubits")
-    _check(numpy.array([problem.data.offset]), "data.offset")
+    linear = _decode_floats(problem.data.lin, "data.lin", len(numbers), "qubits")
+    _check_biases(numpy.array([problem.data.offset]), "data.offset")
     used = ~numpy.isnan(linear)
-    _check(linear[used], "data.lin")
+    _check_biases(linear[used], "data.lin")
     if not used.any():
         raise Refused(400, "data.lin: the problem uses no qubit")
     qubits = numbers[used]
     active = numpy.zeros(graph.labels, dtype=bool)
     active[qubits] = True
     pairs = pairs[active[pairs].all(axis=1)]
-    quadratic = _floats(problem.data.quad, "data.quad", len(pairs), "couplers in use")
-    _check(quadratic, "data.quad")
+    quadratic = _decode_floats(
+        problem.data.quad, "data.quad", len(pairs), "couplers in use"
+    )
+    _check_biases(quadratic, "data.quad")
     pairs, quadratic = pairs[quadratic != 0], quadratic[quadratic != 0]
     positions = numpy.searchsorted(qubits, pairs)
     return document(
@@ -78,7 +80,7 @@ def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON
         if all(qubit in model.linear for qubit in pair)
     ]
     offset = float(model.offset)
-    lin, quad = (_text(numpy.array(v, dtype="<f8")) for v in (linear, quadratic))
+    lin, quad = (_encode(numpy.array(v, dtype="<f8")) for v in (linear, quadratic))
     return {"format": "qp", "lin": lin, "quad": quad, "offset": offset}
 
 
@@ -124,12 +126,12 @@ def answer(
         offset = float(bqm.offset)
     return {
         "format": "qp",
-        "active_variables": _text(qubits[order].astype("<i4")),
-        "energies": _text(energies.astype("<f8")),
-        "num_occurrences": _text(record["num_occurrences"].astype("<i4")),
+        "active_variables": _encode(qubits[order].astype("<i4")),
+        "energies": _encode(energies.astype("<f8")),
+        "num_occurrences": _encode(record["num_occurrences"].astype("<i4")),
         "num_variables": max(graph.labels, int(qubits.max()) + 1),
         "offset": offset,
-        "solutions": _text(bits),
+        "solutions": _encode(bits),
     }
 
 
@@ -139,7 +141,9 @@ def _arrays(graph: Topology) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]
     return numpy.array(graph.qubits), numpy.array(graph.couplers)
 
 
-def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.float64]:
+def _decode_floats(
+    text: str, field: str, expected: int, what: str
+) -> NDArray[numpy.float64]:
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -150,12 +154,12 @@ def _floats(text: str, field: str, expected: int, what: str) -> NDArray[numpy.fl
     return numpy.frombuffer(raw, dtype="<f8").astype(numpy.float64)
 
 
-def _check(values: NDArray[numpy.float64], field: str) -> None:
+def _check_biases(values: NDArray[numpy.float64], field: str) -> None:
     if not numpy.isfinite(values).all():
         raise Refused(400, f"{field}: a bias is not a finite number")
     if (numpy.abs(values) > MAX_BIAS).any():
         raise Refused(400, f"{field}: a bias is too large: at most {MAX_BIAS:g}")
 
 
-def _text(values: NDArray[numpy.generic]) -> str:
+def _encode(values: NDArray[numpy.generic]) -> str:
     return base64.b64encode(values.tobytes()).decode()

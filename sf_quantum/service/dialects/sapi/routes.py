@@ -115,10 +115,12 @@ async def _submit(
 
     :param run: runs the reading of the body in another thread
     """
-    body, most = await request.body(), request.app.state.guard.most_bytes(request, who)
+    body, max_bytes = await request.body(), request.app.state.guard.most_bytes(
+        request, who
+    )
     encoding = request.headers.get("content-encoding", "identity").lower()
-    content: JSON = await run(lambda: _decoded(body, encoding, most))
-    several = isinstance(content, list)
+    content: JSON = await run(lambda: _decoded(body, encoding, max_bytes))
+    is_list = isinstance(content, list)
     contents = content if isinstance(content, list) else [content]
     if not 0 < len(contents) <= PROBLEMS_AT_ONCE:
         raise Refused(400, f"expected 1 to {PROBLEMS_AT_ONCE} problems")
@@ -132,13 +134,13 @@ async def _submit(
                 submission = await run(partial(problems.read, problem))
                 job, _ = await queue.submit(who, await submitting.lease(), submission)
             except Refused as error:
-                if not several:
+                if not is_list:
                     raise
                 answers.append(refusals.content(error))
             else:
                 submitting.jobs.append(job)
                 answers.append(await asyncio.to_thread(problems.status, job))
-    return _reply(request, answers if several else answers[0])
+    return _reply(request, answers if is_list else answers[0])
 
 
 @router.get("/problems/")
@@ -300,16 +302,16 @@ def _is_large(body: bytes, encoding: str) -> bool:
     return False
 
 
-def _decoded(body: bytes, encoding: str, most: int) -> JSON:
-    whole, values = bytearray(), 0
-    for part in _inflated(body, most) if encoding == "deflate" else _parts(body):
+def _decoded(body: bytes, encoding: str, max_bytes: int) -> JSON:
+    decoded, values = bytearray(), 0
+    for part in _inflate(body, max_bytes) if encoding == "deflate" else _parts(body):
         # parsing many values would block all threads, and need ten times the body's memory
         values += sum(map(part.count, (b",", b"[", b"{")))
         if values > VALUES:
             raise Refused(413, f"the body has more than {VALUES} values")
-        whole += part
+        decoded += part
     try:
-        return parsed(whole)
+        return parsed(decoded)
     except ValueError:
         # the cause would keep the text in memory as long as the error is handled
         raise Refused(400, "the body is not JSON") from None
@@ -320,7 +322,7 @@ def _parts(body: bytes) -> Iterator[bytes]:
         yield body[start : start + PART_BYTES]
 
 
-def _inflated(body: bytes, most: int) -> Iterator[bytes]:
+def _inflate(body: bytes, max_bytes: int) -> Iterator[bytes]:
     decompressor, size = zlib.decompressobj(), 0
     while not decompressor.eof:
         try:
@@ -331,6 +333,6 @@ def _inflated(body: bytes, most: int) -> Iterator[bytes]:
         if not (part or body):
             raise Refused(400, "the body is incomplete")
         size += len(part)
-        if size > most:
-            raise Refused(413, f"the body has more than {most} bytes")
+        if size > max_bytes:
+            raise Refused(413, f"the body has more than {max_bytes} bytes")
         yield part

@@ -157,16 +157,16 @@ def filtered(content: dict[str, JSON], filter_: str) -> dict[str, JSON]:
     first, *rest = [word.strip() for word in filter_.split(",")]
     if first not in ("all", "none"):
         rest.insert(0, first)
-    kept = {} if first == "none" else dict(content)
+    selected = {} if first == "none" else dict(content)
     for word in rest:
         sign, path = word[:1], word[1:].split(".")
         if sign not in ("+", "-") or not all(path):
             raise Refused(400, f"filter: {word!r} is not a name after + or -")
-        kept = _edited(kept, content, path, keep=sign == "+")
-    return kept
+        selected = _add_or_remove(selected, content, path, keep=sign == "+")
+    return selected
 
 
-def _edited(
+def _add_or_remove(
     kept: dict[str, JSON], content: dict[str, JSON], path: list[str], *, keep: bool
 ) -> dict[str, JSON]:
     """Add a part of the content to the kept parts, or remove the part.
@@ -176,27 +176,32 @@ def _edited(
     :param keep: whether to add the part
     """
     name, *rest = path
-    whole, inner = content.get(name), kept.get(name)
-    if rest and isinstance(whole, dict) and (keep or name in kept):
+    part, inner = content.get(name), kept.get(name)
+    if rest and isinstance(part, dict) and (keep or name in kept):
         kept_inner = inner if isinstance(inner, dict) else {}
-        return {**kept, name: _edited(kept_inner, whole, rest, keep=keep)}
+        return {**kept, name: _add_or_remove(kept_inner, part, rest, keep=keep)}
     if keep and name in content:
-        return {**kept, name: whole}
+        return {**kept, name: part}
     return {key: value for key, value in kept.items() if keep or key != name}
 
 
 def _properties(device: Device) -> dict[str, JSON]:
-    ours, vendors = graph(device), device.description.solver
+    topology, vendor_properties = graph(device), device.description.solver
     of_service: dict[str, JSON] = {
         "chip_id": device.name,
         "problem_timing_data": _timing_model(device),
     }
-    if vendors is None:
-        emulated = _emulated_properties(ours, custom=device.custom_annealing)
-        return {**emulated, **of_service, **_graph_properties(ours)}
+    if vendor_properties is None:
+        emulated = _emulated_properties(topology, custom=device.custom_annealing)
+        return {**emulated, **of_service, **_graph_properties(topology)}
     of_answers = {name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS}
-    listed = {**mapping(vendors.get("parameters")), **of_answers}
-    return {**of_service, **vendors, "parameters": listed, **_graph_properties(ours)}
+    listed = {**mapping(vendor_properties.get("parameters")), **of_answers}
+    return {
+        **of_service,
+        **vendor_properties,
+        "parameters": listed,
+        **_graph_properties(topology),
+    }
 
 
 @lru_cache(4)

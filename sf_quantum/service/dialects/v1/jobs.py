@@ -350,15 +350,17 @@ async def sample_sets(
     return await queue.reader.results(who, job_id, "problem", first, wait, make)
 
 
-def _lines(first: int, what: str, name: str, job: Job, each: Sequence[str]) -> Response:
+def _lines(
+    first: int, what: str, name: str, job: Job, texts: Sequence[str]
+) -> Response:
     lines = [
         f'{{"{what}": {number}, "{name}": {text}}}'
-        for number, text in enumerate(each, first)
+        for number, text in enumerate(texts, first)
     ]
     last: dict[str, JsonValue] = {
-        "next": first + len(each),
+        "next": first + len(texts),
         "state": job.state,
-        "over": job.final and not each,
+        "over": job.final and not texts,
     }
     # encoded here, off the event loop, since a line may be large
     text = "\n".join([*lines, json.dumps(last), ""]).encode()

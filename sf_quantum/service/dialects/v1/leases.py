@@ -230,10 +230,10 @@ async def acquire(
     With `wait`, the request waits while all vQPUs are leased. Waiting requests are granted by
     class and priority, then in the order of the policy (by default, the order of arrival).
     """
-    wanted = LeaseRequest(**body.model_dump(exclude={"wait"}))
-    async with _disconnection(request, body.wait) as gone:
-        lease = await queue.leases.acquire(who, wanted, body.wait, gone)
-    return _answer(queue, lease)
+    lease_request = LeaseRequest(**body.model_dump(exclude={"wait"}))
+    async with _watch_disconnection(request, body.wait) as gone:
+        lease = await queue.leases.acquire(who, lease_request, body.wait, gone)
+    return _describe(queue, lease)
 
 
 @router.get("", summary="List leases", response_model=list[LeaseAnswer])
@@ -257,7 +257,7 @@ async def leases(
     def listed() -> bytes:
         selected = queue.leases.latest(who) if active is None else active
         return _LEASES.dump_json(
-            [_answer(queue, lease) for lease in selected], by_alias=True
+            [_describe(queue, lease) for lease in selected], by_alias=True
         )
 
     async with queue.reader.lists.turn(who.user):
@@ -273,7 +273,7 @@ async def leases(
 )
 async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
     """Show whether the lease is held, and the jobs submitted under it."""
-    return await _with_jobs(queue, who, queue.leases.find(who, lease_id))
+    return await _describe_with_jobs(queue, who, queue.leases.find(who, lease_id))
 
 
 @router.post(
@@ -283,7 +283,7 @@ async def lease(lease_id: str, queue: Queue, who: Who) -> Response:
 )
 async def renew(lease_id: str, queue: Queue, who: Who) -> LeaseAnswer:
     """Prevent the end of an idle lease; the lease's expiry does not change."""
-    return _answer(queue, queue.leases.renew(who, lease_id))
+    return _describe(queue, queue.leases.renew(who, lease_id))
 
 
 @router.delete(
@@ -312,10 +312,10 @@ async def release(
     A lease that has already been released does not change.
     """
     lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
-    return await _with_jobs(queue, who, lease)
+    return await _describe_with_jobs(queue, who, lease)
 
 
-def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
+def _describe(queue: JobQueue, lease: Lease) -> LeaseAnswer:
     leases, values = queue.leases, {**vars(lease)}
     honoured = {key: values.pop(key) for key in HonouredAnswer.model_fields}
     return LeaseAnswer(
@@ -329,8 +329,8 @@ def _answer(queue: JobQueue, lease: Lease) -> LeaseAnswer:
     )
 
 
-async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
-    answer = _answer(queue, lease)
+async def _describe_with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
+    answer = _describe(queue, lease)
 
     def shown(listed: Sequence[Listed]) -> Response:
         answer.jobs = [shown_job(*each) for each in listed]
@@ -341,7 +341,9 @@ async def _with_jobs(queue: JobQueue, who: Identity, lease: Lease) -> Response:
 
 
 @asynccontextmanager
-async def _disconnection(request: Request, wait: float) -> AsyncIterator[asyncio.Event]:
+async def _watch_disconnection(
+    request: Request, wait: float
+) -> AsyncIterator[asyncio.Event]:
     """Notice if a waiting client disconnects, since this client cannot release its lease."""
     gone = asyncio.Event()
 

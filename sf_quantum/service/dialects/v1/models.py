@@ -180,11 +180,11 @@ class JobBody(Strict):
         :raises Refused: 422 unless the body has exactly one payload and valid parameters
         """
         kinds: tuple[Kind, ...] = get_args(Kind)
-        given = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(given) != 1:
-            names = ", ".join(given) or "none"
+        payload_kinds = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(payload_kinds) != 1:
+            names = ", ".join(payload_kinds) or "none"
             raise Refused(422, f"give exactly one of {', '.join(kinds)}, not {names}")
-        (kind,) = given
+        (kind,) = payload_kinds
         content = getattr(self, kind)
         if isinstance(content, CircuitProgram | PhotonicExperiment):
             content = content.model_dump()

@@ -197,7 +197,7 @@ def by_user(queue: Queue, _: Admin, query: Annotated[UsersQuery, Query()]) -> Us
         UserRow(
             user_id=user_number(row["user"]),
             sessions=SessionsSummary(**row),
-            jobs=_sums(jobs[row["user"]]),
+            jobs=_add_up(jobs[row["user"]]),
         )
         for row in rows
     ]
@@ -237,12 +237,12 @@ def by_job(queue: Queue, _: Admin, query: Annotated[JobsQuery, Query()]) -> Jobs
         "jobs.state": [STATES[status] for status in query.status],
         "jobs.number": query.job_id,
     }
-    wanted = query.rows("jobs.ended", among)
-    total, rows = usage.jobs(queue.store, wanted, query.page)
+    rows_filter = query.rows("jobs.ended", among)
+    total, rows = usage.jobs(queue.store, rows_filter, query.page)
     return Jobs.of(query.page, total, [JobRow(**row) for row in rows])
 
 
-def _sums(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
+def _add_up(rows: Mapping[State, sqlite3.Row]) -> JobsSummary:
     """Add up the sums over all states."""
     counted = ("count", "shots", "lost_attempts")
     names = (*counted, "seconds", "wait", "qpu_seconds", "lost_qpu_seconds")

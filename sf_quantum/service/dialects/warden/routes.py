@@ -207,7 +207,7 @@ class _Route(LargeBodyRoute):
         try:
             return await super().handle_large(request, body)
         except Refused as error:
-            raise _in_wardens_words(error) from error
+            raise _with_warden_names(error) from error
 
 
 router = APIRouter(
@@ -232,10 +232,10 @@ async def accessible(queue: Queue) -> Accessible:
     # the operator's message is shown unless the QPU is unavailable for another reason
     offline = availability.is_open and reason
     other = queue.failure or availability.in_maintenance or offline
-    given = "" if other else availability.message
+    message = "" if other else availability.message
     return Accessible(
         is_accessible=not reason,
-        message=given or reason or "The QPU is open.",
+        message=message or reason or "The QPU is open.",
         **vars(await slots(queue)),
     )
 
@@ -308,14 +308,14 @@ async def create_session(body: CreateSession, queue: Queue, who: Who) -> Session
     except Refused as error:
         if error.status != 409:
             raise
-        if (left := await _left_behind(queue, request)) is None:
+        if (unreleased := await _find_unreleased(queue, request)) is None:
             raise Refused(409, NO_SLOTS, headers=error.headers) from error
-        lease = left
+        lease = unreleased
     idle_expires = queue.leases.idle_expires_at(lease)
     return await asyncio.to_thread(_session, lease, idle_expires)
 
 
-async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
+async def _find_unreleased(queue: JobQueue, request: LeaseRequest) -> Lease | None:
     """Find a session that an earlier program of a Slurm job has not released.
 
     Leases of other dialects are not returned; they can be told by their key or purpose. Job
@@ -324,8 +324,12 @@ async def _left_behind(queue: JobQueue, request: LeaseRequest) -> Lease | None:
     if request.slurm_job_id in (None, "", "0"):
         return None
     for lease in queue.leases.held:
-        same = lease.user, lease.slurm_job_id
-        if same != (request.user, request.slurm_job_id) or lease.key or lease.job:
+        user_and_job = lease.user, lease.slurm_job_id
+        if (
+            user_and_job != (request.user, request.slurm_job_id)
+            or lease.key
+            or lease.job
+        ):
             continue
         find = partial(queue.store.jobs.latest, lease=lease.id, live=True, limit=1)
         if not await asyncio.to_thread(find) and lease in queue.leases.held:
@@ -353,7 +357,7 @@ async def create_job(
     try:
         job, _ = await queue.submit(who, x_warden_session, body.submission())
     except Refused as error:
-        raise _in_wardens_words(error) from error
+        raise _with_warden_names(error) from error
     return _job(job)
 
 
@@ -366,11 +370,11 @@ async def jobs(queue: Queue, who: Who) -> Response:
     """
 
     def listed() -> bytes:
-        shown, left = deque[WardenJob](), RESULT_BYTES
+        shown, bytes_left = deque[WardenJob](), RESULT_BYTES
         for job in reversed(queue.reader.latest(who)):
-            result = queue.store.jobs.result(job.number) if left > 0 else None
-            left -= len(result or "")
-            shown.appendleft(_job(job, result if left >= 0 else None))
+            result = queue.store.jobs.result(job.number) if bytes_left > 0 else None
+            bytes_left -= len(result or "")
+            shown.appendleft(_job(job, result if bytes_left >= 0 else None))
         return _JOBS.dump_json([*shown])
 
     async with queue.reader.lists.turn(who.user):
@@ -428,7 +432,7 @@ def _session(lease: Lease, idle_expires: float | None) -> Session:
     return Session(**vars(lease) | {"idle_expires_at": idle_expires})
 
 
-def _in_wardens_words(error: Refused) -> Refused:
+def _with_warden_names(error: Refused) -> Refused:
     field = _FIELDS.get(error.field or "", error.field)
     return Refused(error.status, error.detail, field, error.headers)
 

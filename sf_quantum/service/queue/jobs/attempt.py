@@ -135,13 +135,13 @@ class Attempt:
 
     def lets_slice_finish(self, interruption: Interruption) -> bool:
         """Whether the slice on the device may still finish before the attempt ends."""
-        return self._how(interruption) is Interrupt.PAUSE
+        return self._interrupt_for(interruption) is Interrupt.PAUSE
 
     def detaches(self, interruption: Interruption) -> bool:
         """Whether the interruption leaves the job on the device to the next service."""
-        return self._how(interruption) is Interrupt.DETACH
+        return self._interrupt_for(interruption) is Interrupt.DETACH
 
-    def _how(self, interruption: Interruption) -> Interrupt:
+    def _interrupt_for(self, interruption: Interruption) -> Interrupt:
         if (
             interruption.cause is Cause.PREEMPTION
             and self._finishes_slice_on_preemption
@@ -153,7 +153,7 @@ class Attempt:
 
     def interrupt(self, interruption: Interruption) -> None:
         """Interrupt the attempt without blocking; a cancellation on the device is final."""
-        how, control = self._how(interruption), self._control
+        how, control = self._interrupt_for(interruption), self._control
         control.note = None
         if not interruption.cancels:
             control.note = interruption.note(self._job.attempt)
@@ -176,7 +176,7 @@ class Attempt:
         """
         spent = 0.0
         while True:
-            outcome = self._slice()
+            outcome = self._run_next()
             shots = self._slices.shots
             spent += outcome.qpu_seconds or 0.0
             if outcome.result is None or self._slices.left <= shots:
@@ -188,7 +188,7 @@ class Attempt:
                 return Ended(stopped, self._used, spent, self._surplus)
         if outcome.result is not None:
             outcome = self._merged_outcome(outcome, shots)
-        self._add(outcome)
+        self._add_use(outcome)
         given_up = self._on_device.given_up if self._on_device else None
         return Ended(outcome, self._used, spent, self._surplus, given_up)
 
@@ -206,10 +206,10 @@ class Attempt:
                     self._slices.have_size(size)
             return
         slices = self._store.slices.of(job.number) if job.slices else []
-        done = [count(one.info.get(batch.what)) for one in slices]
-        self._slices.are_of(batch, sum(one or 0 for one in done))
+        done = [count(part.info.get(batch.what)) for part in slices]
+        self._slices.are_of(batch, sum(part or 0 for part in done))
 
-    def _slice(self) -> Outcome:
+    def _run_next(self) -> Outcome:
         calibration = self._device.description.calibration
         try:
             self._read_payload()
@@ -235,7 +235,7 @@ class Attempt:
         if self._slices.one_by_one and (result := outcome.result) is not None:
             listed = Result(f'{{"sample_sets": [{result.whole}]}}')
             outcome = replace(outcome, result=listed)
-        return self._timed(outcome, self._slices.shots, seconds)
+        return self._with_times(outcome, self._slices.shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
         job, slices = self._job, self._slices
@@ -297,13 +297,15 @@ class Attempt:
         try:
             self._device.check(task.kind, json.loads(task.payload), task.parameters)
         except FieldError as error:
-            what = f"{error.field}: {error.detail}"
-            text = f"the device has changed since the job was submitted: {what}"
+            reason = f"{error.field}: {error.detail}"
+            text = f"the device has changed since the job was submitted: {reason}"
             raise InputError(text) from error
 
-    def _timed(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
+    def _with_times(self, outcome: Outcome, shots: int, seconds: float) -> Outcome:
         """Replace times that the device does not report, or that are not plausible."""
-        by_vendor, billed = _amount(outcome.seconds), _amount(outcome.qpu_seconds)
+        by_vendor, billed = _plausible_seconds(outcome.seconds), _plausible_seconds(
+            outcome.qpu_seconds
+        )
         if billed is None:
             billed = self._job.model_seconds * shots / self._slices.all_shots
             # a given-up job may still run to its end: expect the full QPU time
@@ -322,9 +324,9 @@ class Attempt:
         """Write a finished slice to disk; not called for the last slice."""
         record = self._slice_record(outcome, shots, self._device.price)
         written(lambda: self._store.slices.end(self._job.number, record))
-        self._add(outcome)
+        self._add_use(outcome)
 
-    def _add(self, outcome: Outcome) -> None:
+    def _add_use(self, outcome: Outcome) -> None:
         qpu_seconds, seconds = self._used
         self._used = (
             qpu_seconds + (outcome.qpu_seconds or 0.0),
@@ -341,12 +343,12 @@ class Attempt:
         ]
         try:
             by_circuit = self._slices.batch is not None
-            text = merged([one.text for one in slices], by_circuit=by_circuit)
+            text = merged([part.text for part in slices], by_circuit=by_circuit)
         except (InputError, OSError) as error:
             failure = f"the results of its slices cannot be merged: {error}"
             return replace(last, result=None, failure=failure)
         info = dict(last.result.info) if last.result else {}
-        infos: list[JSON] = [one.info for one in slices]
+        infos: list[JSON] = [part.info for part in slices]
         return replace(last, result=Result(text, {**info, "slices": infos}))
 
     def _slice_record(
@@ -356,8 +358,8 @@ class Attempt:
         result = outcome.result or Result()
         info: dict[str, JSON] = {"shots": shots, "qpu_seconds": outcome.qpu_seconds}
         if (batch := self._slices.batch) is not None:
-            several = shots // self._job.shots
-            info |= {"shots": self._job.shots, batch.what: several}
+            items = shots // self._job.shots
+            info |= {"shots": self._job.shots, batch.what: items}
         info["calibration"] = calibration_id(outcome.calibration) or None
         if "seed" in result.info:
             info["seed"] = result.info["seed"]
@@ -367,7 +369,7 @@ class Attempt:
         return Slice(done, result.text, info, *used, cost)
 
 
-def _amount(amount: float | None) -> float | None:
+def _plausible_seconds(amount: float | None) -> float | None:
     """Return the seconds that a vendor reports; ``None`` if they are not plausible."""
     if amount is None or not 0 <= amount <= MOST_SECONDS:
         if amount is not None:
@@ -404,5 +406,5 @@ def _calibration(
     """
     if by_vendor is None:  # unknown if the calibration was renewed meanwhile
         return before if before == now else None
-    same = (one for one in (before, now) if one and one.id == by_vendor.id)
-    return by_vendor.completed(next(same, by_vendor))
+    matching = (known for known in (before, now) if known and known.id == by_vendor.id)
+    return by_vendor.completed(next(matching, by_vendor))

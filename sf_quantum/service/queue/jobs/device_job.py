@@ -92,8 +92,8 @@ class DeviceJob:
         self._job = job
         self._task = task
         self._control = control
-        self._submitted_there = submitted
-        self._running = running
+        self._on_submitted = submitted
+        self._on_running = running
         #: remark for the job's note: about duplicates of the job on the device, if a lost
         #: submission arrived late, or about the given-up job
         self.surplus = ""
@@ -134,17 +134,17 @@ class DeviceJob:
             job_id = self.id = self.id or self._submission.run()
             if job_id is None:
                 return None
-            self._submitted_there()
-            outcome = self._followed_to_end(job_id)
+            self._on_submitted()
+            outcome = self._follow_to_end(job_id)
         except Hopeless as error:
-            return self._abandoned(str(error))
+            return self._abandon(str(error))
         self.surplus = self._submission.cancel_surplus(job_id)
-        return outcome if outcome.result is not None else self._explained(outcome)
+        return outcome if outcome.result is not None else self._explain(outcome)
 
     def _check_hope(self, error: QpuError | InputError | None) -> None:
         self._hope.check(error, self.progress.state, is_to_end=self._is_to_end)
 
-    def _abandoned(self, why: str) -> Outcome:
+    def _abandon(self, why: str) -> Outcome:
         """Return the outcome of a job that is given up.
 
         The job may still run, so it is not run again unless it is repeatable.
@@ -161,13 +161,13 @@ class DeviceJob:
         ran = f"it ran for more than {device_jobs.longest_seconds or 0.0:g} s"
         return Outcome(failure=ran if self._overdue else "its fate is unknown")
 
-    def _followed_to_end(self, job_id: str) -> Outcome:
+    def _follow_to_end(self, job_id: str) -> Outcome:
         try:
-            return self._followed(job_id)
+            return self._follow(job_id)
         except UnknownJob as error:
-            return self._vanished(error)
+            return self._outcome_of_unknown(error)
 
-    def _followed(self, job_id: str) -> Outcome:
+    def _follow(self, job_id: str) -> Outcome:
         task = self._task
         self._submitted_at = time.monotonic()
         pauses = backoff.VENDOR.pauses()
@@ -185,7 +185,7 @@ class DeviceJob:
                 self._control.pause(self._hope.pause(next(pauses)))
             if self.progress.state == "Running":
                 self._began = self._began or time.monotonic()
-                self._running()
+                self._on_running()
                 self._check_duration()
             if self._control.leaves:
                 raise Detached
@@ -193,7 +193,7 @@ class DeviceJob:
                 self._check_hope(trouble)
         return self._read(job_id, pauses)
 
-    def _explained(self, outcome: Outcome) -> Outcome:
+    def _explain(self, outcome: Outcome) -> Outcome:
         """Add the reason to the outcome of a job that the service itself has stopped."""
         device_jobs, note = self._device_jobs, self._control.note
         if self._overdue and self._control.interrupt is None:
@@ -258,7 +258,7 @@ class DeviceJob:
             return True
         return False
 
-    def _vanished(self, error: UnknownJob) -> Outcome:
+    def _outcome_of_unknown(self, error: UnknownJob) -> Outcome:
         if self._cancelling_sent:
             return Outcome()
         # a job that had not run when the vendor's lease ended has cost nothing

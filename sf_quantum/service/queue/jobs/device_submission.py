@@ -68,23 +68,23 @@ class DeviceSubmission:
         control, unsure = self._control, self._unsure
         for pause in backoff.VENDOR.pauses():
             try:
-                if unsure and (job_id := self._arrived()) is not None:
-                    return self._kept(job_id)
+                if unsure and (job_id := self._find_arrived()) is not None:
+                    return self._write_id(job_id)
                 self._perhaps_twice = self._perhaps_twice or unsure
                 unsure = False
-                if control.interrupt is not None or not self._sent():
+                if control.interrupt is not None or not self._note_sent():
                     return None
-                return self._kept(self._device_jobs.submit(self._task))
+                return self._write_id(self._device_jobs.submit(self._task))
             except NotAccepted as error:
                 trouble: QpuError | AuthenticationError = error
                 self._note(error)
-                self._not_sent(unsure)
+                self._note_not_sent(unsure)
                 pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
                 # the site's credentials are wrong; the job is not to blame
                 trouble = error
                 self._note(error)
-                self._not_sent(unsure)
+                self._note_not_sent(unsure)
             except QpuError as error:
                 unsure = self._may_have_run(error)
                 text = "job %s: it is not known whether it was submitted: %s"
@@ -124,7 +124,7 @@ class DeviceSubmission:
             self._control.pause(pause)
         return surplus
 
-    def _sent(self) -> bool:
+    def _note_sent(self) -> bool:
         """Note that the device may have the job from now on.
 
         :returns: whether the job may run; ``False`` if it has ended, for example because it
@@ -135,12 +135,12 @@ class DeviceSubmission:
         number, identity = self._job.number, self._identity
         return not written(lambda: self._store.progress.send(number, identity)).final
 
-    def _not_sent(self, unsure: bool) -> None:
+    def _note_not_sent(self, unsure: bool) -> None:
         """Note that the device does not have the job, unless this is uncertain."""
         if self._device_jobs.recovery is not Recovery.AGAIN and not unsure:
             written(lambda: self._store.progress.not_sent(self._job.number))
 
-    def _arrived(self) -> str | None:
+    def _find_arrived(self) -> str | None:
         """Search for the job of an unanswered submission as long as it may still arrive."""
         deadline = Deadline(self._device_jobs.late_seconds)
         for pause in backoff.VENDOR.pauses():
@@ -164,7 +164,7 @@ class DeviceSubmission:
             return False
         raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
 
-    def _kept(self, job_id: str) -> str:
+    def _write_id(self, job_id: str) -> str:
         if self._device_jobs.recovery is Recovery.AGAIN:
             return job_id
         # the vendor's id is on disk before the service uses it

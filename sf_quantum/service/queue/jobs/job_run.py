@@ -66,7 +66,7 @@ class JobRun:
         live, number = self._live, self._live.number
         if self._device.jobs.recovery is Recovery.AGAIN:
             # on disk before the device has the job, so that no attempt is unrecorded
-            job = await _written(lambda: self._store.progress.start(number))
+            job = await _write(lambda: self._store.progress.start(number))
         elif (stored := self._store.jobs.get(number)) is None:
             raise RuntimeError(f"job {number} is not on disk")
         else:
@@ -80,17 +80,17 @@ class JobRun:
             live.interrupt(former)
         attempt = self._begin(job)
         if job.state == "Running":
-            self._runs(job)
+            self._note_running(job)
         if live.interruption is not None:
             attempt.interrupt(live.interruption)
         self._note_device_state()
         try:
             ended, result = await asyncio.wrap_future(
-                in_thread(lambda: self._attempted(attempt, job))
+                in_thread(lambda: self._run_attempt(attempt, job))
             )
         except Detached:
             return
-        await self._settle(job, self._unless_lost(ended), result)
+        await self._settle(job, self._retry_if_lost(ended), result)
 
     def _begin(self, job: Job) -> Attempt:
         live, loop = self._live, asyncio.get_running_loop()
@@ -103,7 +103,7 @@ class JobRun:
 
         def running() -> None:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._seen_running)
+                loop.call_soon_threadsafe(self._on_running)
 
         live.entry.preemptible = runs_again(self._device.jobs, job)
         stage = live.stage
@@ -121,18 +121,18 @@ class JobRun:
         live.begin(attempt)
         return attempt
 
-    def _seen_running(self) -> None:
+    def _on_running(self) -> None:
         """Write that the device runs the job, which was in the vendor's queue until now."""
         if isinstance(self._live.stage, Starting) and self._starting is None:
             self._starting = asyncio.create_task(self._write_running(0.0))
 
     async def _write_running(self, seconds_ago: float) -> None:
         number = self._live.number
-        self._runs(
-            await _written(lambda: self._store.progress.start(number, seconds_ago))
+        self._note_running(
+            await _write(lambda: self._store.progress.start(number, seconds_ago))
         )
 
-    def _runs(self, job: Job) -> None:
+    def _note_running(self, job: Job) -> None:
         """Note that the job is on disk as ``Running``."""
         self._live.see_running(job.started_steady)
         self._note_device_state()
@@ -143,7 +143,7 @@ class JobRun:
         if (state := device_state(self._table.on_device)) is not None:
             self._table.observations.enter(state)
 
-    def _attempted(self, attempt: Attempt, job: Job) -> tuple[Ended, str | None]:
+    def _run_attempt(self, attempt: Attempt, job: Job) -> tuple[Ended, str | None]:
         """Run the attempt, and make the job's result; blocks."""
         ended = attempt.run()
         if ended.outcome.result is None:
@@ -151,7 +151,7 @@ class JobRun:
         started = self._store.jobs.get(job.number) or job
         return ended, _with_timing(started, ended, ended.outcome.result).whole
 
-    def _unless_lost(self, ended: Ended) -> Ended:
+    def _retry_if_lost(self, ended: Ended) -> Ended:
         """Run a job again if the vendor has lost it, unless this has happened too often."""
         live, outcome = self._live, ended.outcome
         if outcome.lost is None or live.interruption is not None:
@@ -174,15 +174,15 @@ class JobRun:
             await self._write_running(outcome.seconds or 0.0)
         table.observations.qpu_seconds[job.job_class] += ended.spent
         if ended.given_up is not None:
-            await _written(self._given_up(job, ended, ended.given_up))
-        settled = await _written(lambda: self._write_end(job, ended, result))
+            await _write(self._given_up_record(job, ended, ended.given_up))
+        settled = await _write(lambda: self._write_end(job, ended, result))
         interruption = self._live.interruption
         if not settled.final and interruption is not None:
             if (
                 interruption.cancels
             ):  # the job was cancelled while its return to the queue was written
                 note = interruption.note()
-                settled = await _written(
+                settled = await _write(
                     lambda: self._store.progress.cancel_waiting(number, note)
                 )
             else:
@@ -202,21 +202,21 @@ class JobRun:
             interruption = self._live.interruption or CANCELLED
             note = job.cancelling or interruption.note(job.attempt)
             if not interruption.cancels:
-                note = _noted(job.interrupting or note, ended) or note
+                note = _with_remark(job.interrupting or note, ended) or note
                 return self._store.progress.put_back(job.number, note, ended.last)
             state = "Cancelled"
         price = self._device.price
         return self._store.progress.finish(
             job.number,
             state,
-            note=_noted(note, ended, job.note),
+            note=_with_remark(note, ended, job.note),
             used=ended.used,
             cost=None if price is None else price * ended.last[0],
             result=result,
             calibration=outcome.calibration,
         )
 
-    def _given_up(
+    def _given_up_record(
         self, job: Job, ended: Ended, lost: GivenUp
     ) -> Callable[[], Future[None]]:
         entry = given_up.Entry(
@@ -241,13 +241,15 @@ def _interruption(job: Job) -> Interruption | None:
     return None if job.interrupting is None else Interruption(Cause.RESTART)
 
 
-def _noted(note: str | None, ended: Ended, former: str | None = None) -> str | None:
+def _with_remark(
+    note: str | None, ended: Ended, former: str | None = None
+) -> str | None:
     if not ended.surplus:
         return note
     return "; ".join(filter(None, (note or former, ended.surplus)))
 
 
-async def _written(write: Callable[[], Future[T]]) -> T:
+async def _write(write: Callable[[], Future[T]]) -> T:
     try:
         return await asyncio.wrap_future(write())
     except sqlite3.OperationalError as error:
@@ -262,5 +264,9 @@ def _with_timing(job: Job, ended: Ended, result: Result) -> Result:
         "qpu_seconds": ended.used[0],
         "seconds": ended.used[1],
     }
-    ours: dict[str, JSON] = {"job": job.id, "attempt": job.attempt, "timing": timing}
-    return replace(result, info={**result.info, **ours})
+    service_info: dict[str, JSON] = {
+        "job": job.id,
+        "attempt": job.attempt,
+        "timing": timing,
+    }
+    return replace(result, info={**result.info, **service_info})

@@ -96,15 +96,15 @@ class JobTable:
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
         """A new job, or a job of the previous service, is on disk and not on the device."""
-        live = self._new(job, checked_for)
+        live = self._make_live(job, checked_for)
         self._place(live)
         return live
 
     def recovered(self, job: Job) -> None:
         """A job of the previous service is on disk and may be on the device."""
-        live = self._new(job)
+        live = self._make_live(job)
         self._count(live)
-        self._taken(live, live.expect(Waiting).recovered())
+        self._move_to_device(live, live.expect(Waiting).recovered())
 
     def lease_granted(self, live: LiveJob) -> None:
         """The lease of a waiting job now has its vQPU."""
@@ -125,7 +125,7 @@ class JobTable:
         """The cancellation of a withdrawn job is on disk."""
         withdrawn = live.expect(Withdrawn)
         log_job("cancelled", live.entry, reason=withdrawn.interruption.note())
-        self._done(live, withdrawn.written(), "Cancelled")
+        self._remove_ended(live, withdrawn.written(), "Cancelled")
 
     def moved(self, live: LiveJob, lease: Lease) -> None:
         """A job was submitted again under another lease."""
@@ -151,7 +151,7 @@ class JobTable:
         if (entry := self.pending.pop()) is None:
             return None
         live = self._jobs[entry.number]
-        self._taken(live, live.expect(Pending).taken())
+        self._move_to_device(live, live.expect(Pending).taken())
         return live
 
     def attempt_ended(self, live: LiveJob, job: Job, qpu_seconds: float) -> None:
@@ -164,7 +164,7 @@ class JobTable:
         self.policy.ended(live.entry, qpu_seconds)
         if job.final:
             log_done(job)
-            self._done(live, live.expect(Dispatched).ended(), job.state)
+            self._remove_ended(live, live.expect(Dispatched).ended(), job.state)
         else:
             interrupted = live.expect(Interrupted)
             log_interrupted(job, interrupted.interruption)
@@ -183,8 +183,8 @@ class JobTable:
 
     def _seconds_left(self, job: Job) -> float:
         """Return how long the rest of a job is expected to occupy the device."""
-        whole = self._seconds(job.model_seconds, job.compute_seconds)
-        return whole * (1 - job.shots_done / job.shots)
+        total = self._seconds(job.model_seconds, job.compute_seconds)
+        return total * (1 - job.shots_done / job.shots)
 
     def _seconds(self, qpu_seconds: float, compute_seconds: float) -> float:
         cost = Cost(qpu_seconds, compute_seconds=compute_seconds)
@@ -201,7 +201,7 @@ class JobTable:
         self.pending.add(live.entry)
         self.changed.set()
 
-    def _new(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
+    def _make_live(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
         self.counts.take(job.user, job.job_class, job.bytes)
         accepting = self._leases.accepting(job.lease)
         lease = None if accepting is None else accepting.lease
@@ -224,13 +224,13 @@ class JobTable:
         if waiting.pop(live.number, None) and not waiting:
             del self._waiting[live.entry.lease]
 
-    def _taken(self, live: LiveJob, taken: Taken) -> None:
+    def _move_to_device(self, live: LiveJob, taken: Taken) -> None:
         live.move(taken)
         self.on_device.append(live)
         self.estimator.began(live.entry)
         self.policy.began(live.entry)
 
-    def _done(self, live: LiveJob, done: Done, state: StoredState) -> None:
+    def _remove_ended(self, live: LiveJob, done: Done, state: StoredState) -> None:
         entry = live.entry
         live.move(done)
         del self._jobs[entry.number]

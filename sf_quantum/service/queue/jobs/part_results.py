@@ -23,8 +23,8 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
     """
     lines: list[str] = []
     characters = 0
-    for each, text in enumerate(_all(store, number, first)):
-        if each >= first:
+    for index, text in enumerate(_all_results(store, number, first)):
+        if index >= first:
             lines.append(text.replace("\r", " ").replace("\n", " "))
             characters += len(text)
             if characters >= most:
@@ -32,31 +32,31 @@ def finished(store: Store, number: int, first: int, most: int) -> list[str]:
     return lines
 
 
-def _all(store: Store, number: int, first: int) -> Iterator[str]:
+def _all_results(store: Store, number: int, first: int) -> Iterator[str]:
     """Yield the result of each circuit or BQM; empty texts for slices before ``first``."""
-    if (whole := store.jobs.result(number)) is not None:
-        yield from _read(whole)
+    if (result := store.jobs.result(number)) is not None:
+        yield from _split(result)
         return
     passed = 0
     for part, info in enumerate(store.slices.infos(number)):
         # a slice without a number of items has part of the shots of each item, so no item
         # has finished
-        several = info.get("circuits", info.get("problems"))
-        if (several := count(several)) is None:
+        items = info.get("circuits", info.get("problems"))
+        if (items := count(items)) is None:
             return
-        passed += several
+        passed += items
         if passed <= first:
-            yield from [""] * several
+            yield from [""] * items
         elif (text := store.slices.text(number, part)) is not None:
-            yield from _read(text)
+            yield from _split(text)
         else:  # the job has ended meanwhile, and its slices were merged and deleted
             return
 
 
-def _read(text: str) -> Iterator[str]:
+def _split(text: str) -> Iterator[str]:
     """Split a result, if possible without parsing, which would delay other threads."""
     if (sets := _SETS.match(text)) is not None:
-        yield from _sample_sets(text, sets.end())
+        yield from _split_sample_sets(text, sets.end())
         return
     if text.startswith('{"type"'):  # a single BQM's result is one part
         yield text
@@ -76,7 +76,7 @@ def _read(text: str) -> Iterator[str]:
         place = after.end() if after else end
 
 
-def _sample_sets(text: str, place: int) -> Iterator[str]:
+def _split_sample_sets(text: str, place: int) -> Iterator[str]:
     """Split a list of sample sets, by parsing one sample set at a time."""
     decoder = json.JSONDecoder()
     while text.startswith("{", place):

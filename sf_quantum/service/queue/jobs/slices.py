@@ -87,8 +87,8 @@ class Slices:
         """
         done = self.all_shots - self.left
         before, after = (
-            self._job.shots * each // self.all_shots
-            for each in (done, done + self.shots)
+            self._job.shots * shots // self.all_shots
+            for shots in (done, done + self.shots)
         )
         return after - before
 
@@ -104,20 +104,20 @@ class Slices:
     @property
     def is_short(self) -> bool:
         """Whether the job fits in one slice, so pre-empting jobs can wait for its end."""
-        most = self._slice_seconds
-        if most is None or (self._job.kind != "circuit" and self.batch is None):
+        longest = self._slice_seconds
+        if longest is None or (self._job.kind != "circuit" and self.batch is None):
             return False
         # not the cost by the parameters alone: they do not contain the size of a batch
         cost = self._device.cost(self._job.parameters).qpu_seconds
-        whole = Cost(max(cost, self._job.model_seconds))
-        elapsed = self._device.elapsed_seconds(whole)
-        return elapsed <= most and not self.compute_long
+        total_cost = Cost(max(cost, self._job.model_seconds))
+        elapsed = self._device.elapsed_seconds(total_cost)
+        return elapsed <= longest and not self.compute_long
 
     @property
     def compute_long(self) -> bool:
         """Whether the emulation of the device takes longer than a slice."""
-        most = self._slice_seconds
-        return most is not None and self._job.compute_seconds > most
+        longest = self._slice_seconds
+        return longest is not None and self._job.compute_seconds > longest
 
     @property
     def are_several(self) -> bool:
@@ -127,8 +127,8 @@ class Slices:
     @property
     def one_by_one(self) -> bool:
         """Whether the device gets the BQMs of a list one at a time."""
-        whole = self._device.takes_lists or self._job.kind != "problem"
-        return self.batch is not None and not whole
+        takes_batch = self._device.takes_lists or self._job.kind != "problem"
+        return self.batch is not None and not takes_batch
 
     def _first_shots(self) -> int:
         if self._is_fixed:
@@ -140,27 +140,29 @@ class Slices:
         """Return the shots of the next slice; the remaining slices have equal lengths."""
         job = self._job
         # the cost of circuits and photonic experiments also depends on their content
-        whole = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
-        parts, each = job.shots, 1
+        total = job.model_seconds if job.kind in ("circuit", "photonic") else 0.0
+        parts, shots_per_part = job.shots, 1
         if self.batch is not None:
-            parts, each = self.batch.size, job.shots
+            parts, shots_per_part = self.batch.size, job.shots
         if self.batch is not None and job.kind == "problem":
-            most = self._most_problems(parts)
+            max_parts = self._most_problems(parts)
         else:
             # without them, the payload is a sequence, whose computing time does not depend on
             # the number of shots
             by_parts = self._size is not None or self.batch is not None
             computed = job.compute_seconds if by_parts else 0.0
-            most = slice_parts(
+            max_parts = slice_parts(
                 self._device,
                 job.parameters,
                 self._slice_seconds,
-                Cost(whole, compute_seconds=computed),
+                Cost(total, compute_seconds=computed),
                 parts,
                 self._size,
             )
-        left = self.left // each
-        return each * math.ceil(left / math.ceil(left / most))
+        parts_left = self.left // shots_per_part
+        return shots_per_part * math.ceil(
+            parts_left / math.ceil(parts_left / max_parts)
+        )
 
     def _most_problems(self, problems: int) -> int:
         """Return the maximum number of BQMs in a slice; each BQM has its own set-up."""
@@ -168,10 +170,10 @@ class Slices:
             return 1
         job = self._job
         cost = Cost(job.model_seconds, compute_seconds=job.compute_seconds)
-        whole = self._device.elapsed_seconds(cost)
-        if self._slice_seconds is None or whole <= self._slice_seconds:
+        total = self._device.elapsed_seconds(cost)
+        if self._slice_seconds is None or total <= self._slice_seconds:
             return problems
-        return max(1, int(problems * self._slice_seconds / whole))
+        return max(1, int(problems * self._slice_seconds / total))
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,10 @@ class Batch:
 
     def part(self, first: int, number: int) -> str:
         """Return the payload of some of the circuits or BQMs."""
-        each: JSON = [*self.each[first : first + number]]
+        items: JSON = [*self.each[first : first + number]]
         if self.program is not None:
-            each = {"program": self.program, "values": each}
-        return json.dumps(each, sort_keys=True)
+            items = {"program": self.program, "values": items}
+        return json.dumps(items, sort_keys=True)
 
 
 def slice_parts(
@@ -242,10 +244,10 @@ def slice_parts(
         return device.elapsed_seconds(part)
 
     estimated = device.elapsed_seconds(cost or Cost(0.0))
-    setup, whole = seconds(1), max(estimated, seconds(shots))
-    if whole <= slice_seconds or setup > MOST_SETUP * slice_seconds:
+    setup, total = seconds(1), max(estimated, seconds(shots))
+    if total <= slice_seconds or setup > MOST_SETUP * slice_seconds:
         return parts
-    return max(1, int((slice_seconds - setup) / (whole - setup) * (parts - 1)))
+    return max(1, int((slice_seconds - setup) / (total - setup) * (parts - 1)))
 
 
 def _seed(job: Job, part: int) -> int | None:

@@ -109,7 +109,7 @@ class Worker:
                     continue
                 self._note_state()
                 await table.changed.wait()
-            await self._let_end(runs)
+            await self._await_runs(runs)
         finally:
             for run in runs:
                 run.cancel()
@@ -117,15 +117,15 @@ class Worker:
             for live in table:
                 live.leave()
 
-    async def _let_end(self, runs: set[asyncio.Task[None]]) -> None:
+    async def _await_runs(self, runs: set[asyncio.Task[None]]) -> None:
         """Wait for the runs in progress when the service stops, for a limited time.
 
         A job that is still on the device then is left to the next service, which finds all
         that it needs on disk.
         """
         while runs:
-            left = max(0.0, self._ends_by - time.monotonic())
-            ended, runs = await asyncio.wait(runs, timeout=left)
+            seconds_left = max(0.0, self._ends_by - time.monotonic())
+            ended, runs = await asyncio.wait(runs, timeout=seconds_left)
             for run in ended:
                 run.result()
             if not ended:

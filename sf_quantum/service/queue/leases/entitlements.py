@@ -42,11 +42,11 @@ def lease_class(
     """
     classes = settings.classes
     of_partitions = [
-        classes.partitions.get(one) for one in (request.partition or "").split(",")
+        classes.partitions.get(name) for name in (request.partition or "").split(",")
     ]
     requested = [request.job_class] if request.job_class else of_partitions
-    ranks = [RANKS[one or classes.default] for one in requested]
-    ranks += [RANKS[one] for one in of_partitions if one]
+    ranks = [RANKS[name or classes.default] for name in requested]
+    ranks += [RANKS[name] for name in of_partitions if name]
     return CLASSES[max(*ranks, RANKS[classes.users.get(user, classes.highest)])]
 
 
@@ -89,14 +89,14 @@ async def completed(
     """
     if request.tenths is not None and not (who.admin or who.root):
         raise Refused(403, "only root and admins set the share of a lease", "tenths")
-    wanted = (
+    needs_slurm = (
         (settings.classes.partitions and request.partition is None)
         or settings.user_projects
         or request.account is not None
         or (settings.shares.slurm_unit and request.tenths is None)
     )
     job = request.slurm_job_id
-    if not wanted or job is None:
+    if not needs_slurm or job is None:
         return request
     if not await cluster.has(job, request.slurm_cluster, settings.slurm_cluster):
         return request

@@ -59,7 +59,7 @@ class LeaseEnds:
 
     def _is_spent(self, lease: Lease) -> bool:
         """Return whether the jobs of a lease have used more than the lease's QPU seconds."""
-        if (most := lease.max_qpu_seconds) is None:
+        if (limit := lease.max_qpu_seconds) is None:
             return False
         try:
             spent, _ = lease_seconds(self._jobs.store, lease.id)
@@ -67,4 +67,4 @@ class LeaseEnds:
             text = "lease %.8s: its QPU seconds could not be read: %s"
             logger.error(text, lease.id, error)
             return False
-        return spent > most * (1 + 1e-9)  # floating-point sums are not exact
+        return spent > limit * (1 + 1e-9)  # floating-point sums are not exact

@@ -112,7 +112,7 @@ class Leases:
             if vqpus.requests.withdraw(waiting):
                 if seconds < wait_seconds:
                     raise not_granted(request)
-                detail = f"{_held(vqpus.number)}, try again later"
+                detail = f"{_all_held(vqpus.number)}, try again later"
                 name = request.reservation
                 if name is not None and name not in vqpus.reservations.running:
                     detail = vqpus.reservations.why(name)
@@ -186,7 +186,7 @@ class Leases:
 
     def find(self, who: Identity, lease_id: str) -> Lease:
         """Find a lease, even if it has ended; refuse with 404 unless the sender may see it."""
-        live = self._live(lease_id)
+        live = self._find_live(lease_id)
         lease = self._store.leases.get(lease_id) if live is None else live.lease
         if lease is None or not visible(who, lease):
             raise Refused(404, "no such lease")
@@ -263,7 +263,7 @@ class Leases:
 
     def idle_seconds_left(self, lease: Lease) -> float | None:
         """Return for how many more seconds a lease may be idle; ``None``: no limit."""
-        live = self._live(lease.id)
+        live = self._find_live(lease.id)
         left = math.inf if live is None else self._vqpus.ends.idle_left(live)
         return None if left == math.inf else max(0.0, left)
 
@@ -280,7 +280,7 @@ class Leases:
         left = self.idle_seconds_left(lease)
         return None if left is None else time.time() + left
 
-    def _live(self, lease_id: str) -> LiveLease | None:
+    def _find_live(self, lease_id: str) -> LiveLease | None:
         """Find a lease whose end is not on disk."""
         live = self._table.get(lease_id)
         return None if live is None or isinstance(live.state, Ended) else live
@@ -342,5 +342,5 @@ def visible(who: Identity, lease: Lease) -> bool:
     return who.admin or who.user == lease.user
 
 
-def _held(vqpus: int) -> str:
+def _all_held(vqpus: int) -> str:
     return "the only vQPU is held" if vqpus == 1 else f"all {vqpus} vQPUs are held"

@@ -24,7 +24,7 @@ KEPT_SECONDS = 60.0
 KEYLESS_SECONDS = 5.0
 # limited, since each query starts a process, and loads the cluster's only controller
 QUERIES_AT_ONCE = 2
-_JOB = re.compile(r"\d+([_+]\d+)?")
+_JOB_ID = re.compile(r"\d+([_+]\d+)?")
 # the controller forgets a job some minutes after its end (MinJobAge)
 _FORGOTTEN = b"Invalid job id specified"
 
@@ -62,7 +62,7 @@ class OwnCluster:
         :param configured: configured name of the service's cluster; ``None``: the name that
             Slurm reports is used
         """
-        if not (_JOB.fullmatch(job) and shutil.which("squeue")):
+        if not (_JOB_ID.fullmatch(job) and shutil.which("squeue")):
             return False
         if cluster is None:
             return True
@@ -82,13 +82,13 @@ class OwnCluster:
         """
         now = time.monotonic()
         self._jobs = {
-            known: (until, answer)
-            for known, (until, answer) in self._jobs.items()
+            query: (until, answer)
+            for query, (until, answer) in self._jobs.items()
             if now < until
         }
-        if (kept := self._jobs.get((job, user, key))) is not None:
-            return kept[1]
-        slurm_job = await _about(job, user)
+        if (cached := self._jobs.get((job, user, key))) is not None:
+            return cached[1]
+        slurm_job = await _query_job(job, user)
         if slurm_job is not None and slurm_job is not NOT_THEIRS:
             seconds = KEYLESS_SECONDS if key is None else KEPT_SECONDS
             self._jobs[job, user, key] = time.monotonic() + seconds, slurm_job
@@ -106,7 +106,7 @@ async def is_gone(job: str) -> bool | None:
     return True if _FORGOTTEN in answer.stderr else None
 
 
-async def _about(job: str, user: str) -> SlurmJob | None:
+async def _query_job(job: str, user: str) -> SlurmJob | None:
     answer = await _squeue(job, squeue.REQUEST_FORMAT)
     if answer is None:
         return None

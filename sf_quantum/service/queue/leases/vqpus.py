@@ -233,8 +233,8 @@ class VQpus:
         live = LiveLease(lease, Opening(vqpu_use))
         self.table.add(live)
         waiting.granted.set_result(live)
-        for same in self.requests.take_same(waiting):
-            same.granted.set_result(live)
+        for duplicate in self.requests.take_same(waiting):
+            duplicate.granted.set_result(live)
             live.clients += 1
         self.background.start(self._write_new(live))
 

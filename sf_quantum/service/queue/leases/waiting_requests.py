@@ -119,10 +119,10 @@ class WaitingRequests:
 
     def __init__(self) -> None:
         self._requests: list[WaitingRequest] = []
-        self._added = 0
+        self._last_number = 0
         # Positions with their expiry, by user and key, of requests that no longer wait: a
         # client that repeats its request gets the position back.
-        self._kept: dict[tuple[str, str | None], tuple[Position, float]] = {}
+        self._kept_positions: dict[tuple[str, str | None], tuple[Position, float]] = {}
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -163,10 +163,14 @@ class WaitingRequests:
 
     def _position(self, user: str, key: str | None) -> Position:
         """Return the kept position for the key, or a new position behind all others."""
-        self._added += 1
+        self._last_number += 1
         now = time.monotonic()
-        self._kept = {k: v for k, v in self._kept.items() if v[1] > now}
-        return self._kept.pop((user, key), (Position(self._added, 0), now))[0]
+        self._kept_positions = {
+            k: v for k, v in self._kept_positions.items() if v[1] > now
+        }
+        return self._kept_positions.pop(
+            (user, key), (Position(self._last_number, 0), now)
+        )[0]
 
     def position(self, live: LiveLease) -> Position | None:
         """Return the position of a lease's request; ``None`` if the lease does not wait."""
@@ -176,7 +180,10 @@ class WaitingRequests:
     def keep_position(self, user: str, key: str | None, position: Position) -> None:
         """Keep a position for the user's next request with the key."""
         if key is not None:
-            self._kept[user, key] = position, time.monotonic() + POSITION_SECONDS
+            self._kept_positions[user, key] = (
+                position,
+                time.monotonic() + POSITION_SECONDS,
+            )
 
     def withdraw(self, waiting: WaitingRequest) -> bool:
         """Remove a request, keep its position, and return whether it was waiting."""
@@ -200,15 +207,17 @@ class WaitingRequests:
         """
         now = time.time()
         late = [
-            one
-            for one in self._requests
-            if (latest := one.request.latest_start) is not None and latest < now
+            waiting_
+            for waiting_ in self._requests
+            if (latest := waiting_.request.latest_start) is not None and latest < now
         ]
         for waiting in late:
             if isinstance(waiting, ClientRequest):
                 waiting.granted.set_exception(not_granted(waiting.request))
                 self._requests.remove(waiting)
-        return [one.live for one in late if isinstance(one, StoredRequest)]
+        return [
+            waiting_.live for waiting_ in late if isinstance(waiting_, StoredRequest)
+        ]
 
     def refuse_user(self, user: str, reason: str) -> None:
         """Refuse the requests of a user whose clients wait, with 403."""
@@ -238,13 +247,13 @@ class WaitingRequests:
         :param running: names of the reservations whose time is in progress
         """
         ready = [
-            one
-            for one in self._requests
-            if (name := one.request.reservation) is None or name in running
+            waiting
+            for waiting in self._requests
+            if (name := waiting.request.reservation) is None or name in running
         ]
         if not ready:
             return None
-        first = [one for one in ready if one.rank == ready[0].rank]
+        first = [waiting for waiting in ready if waiting.rank == ready[0].rank]
         index = policy.choose_request(first, held)
         for earlier in first[:index]:
             earlier.passed += 1
@@ -255,8 +264,8 @@ class WaitingRequests:
         """Remove the other requests of clients with the key of a granted request."""
         key = granted.request.key
         for other in [*self._requests] if key is not None else []:
-            same = (other.user, other.request.key) == (granted.user, key)
-            if same and isinstance(other, ClientRequest):
+            is_same = (other.user, other.request.key) == (granted.user, key)
+            if is_same and isinstance(other, ClientRequest):
                 self._requests.remove(other)
                 yield other
 

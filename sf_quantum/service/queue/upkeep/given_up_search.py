@@ -45,12 +45,12 @@ class Search:
             device = self._device()
             for entry in given_up.entries(self._store, device.identity):
                 if self._due.get(entry.number, 0.0) <= time.monotonic():
-                    await self._look(device, entry)
+                    await self._search(device, entry)
             await asyncio.sleep(backoff.GIVEN_UP.first_seconds)
 
-    async def _look(self, device: Device, entry: Entry) -> None:
+    async def _search(self, device: Device, entry: Entry) -> None:
         outcome = await asyncio.wrap_future(
-            in_thread(lambda: self._found(device.jobs, entry))
+            in_thread(lambda: self._find_end(device.jobs, entry))
         )
         if outcome is not None:
             ended, billed = outcome
@@ -61,7 +61,7 @@ class Search:
         pauses = self._pauses.setdefault(entry.number, backoff.GIVEN_UP.pauses())
         self._due[entry.number] = time.monotonic() + next(pauses)
 
-    def _found(
+    def _find_end(
         self, device_jobs: DeviceJobs, entry: Entry
     ) -> tuple[str, float | None] | None:
         """Return a job's end as text, and its QPU seconds; ``None`` if the end is unknown."""
@@ -75,14 +75,14 @@ class Search:
                 job_id = device_jobs.find(entry.tag)
             if job_id is None:
                 return "the vendor has no such job", None
-            return self._of(device_jobs, job_id, entry)
+            return self._end_of(device_jobs, job_id, entry)
         except UnknownJob as error:
             return f"the vendor knows it no more: {error}", None
         except (QpuError, InputError) as error:
             logger.info("job %s, which was given up: %s", entry.job, error)
             return None
 
-    def _of(
+    def _end_of(
         self, device_jobs: DeviceJobs, job_id: str, entry: Entry
     ) -> tuple[str, float | None] | None:
         job = self._store.jobs.get(entry.job)

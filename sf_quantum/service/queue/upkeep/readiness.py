@@ -27,19 +27,19 @@ class Readiness:
     ) -> None:
         self._queue = queue
         self._credentials = credentials
-        self._looking = asyncio.Lock()
-        self._looked = -SECONDS
+        self._checking = asyncio.Lock()
+        self._checked_at = -SECONDS
         self._problem: str | None = None
 
     async def problem(self) -> str | None:
         """Return why the service accepts no work; ``None`` if it accepts work."""
-        async with self._looking:
-            if time.monotonic() - self._looked >= SECONDS:
-                self._problem = await self._look()
-                self._looked = time.monotonic()
+        async with self._checking:
+            if time.monotonic() - self._checked_at >= SECONDS:
+                self._problem = await self._check()
+                self._checked_at = time.monotonic()
         return self._problem
 
-    async def _look(self) -> str | None:
+    async def _check(self) -> str | None:
         queue = self._queue
         if (
             why := queue.failure

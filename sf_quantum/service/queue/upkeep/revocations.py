@@ -64,7 +64,7 @@ class Revocations:
         authorized = {*self._queue.settings.leases.authorized_users}
         if users is None and not authorized:  # all users are permitted
             self._since.clear()
-            await self._keep(set())
+            await self._store_permitted(set())
             return
         permitted = authorized if users is None else {*users}
         if authorized:
@@ -74,7 +74,7 @@ class Revocations:
         due = {user for user in lost if now - self._since[user] >= GRACE_SECONDS}
         for user in sorted(due):
             await self._revoke(user)
-        await self._keep(permitted | (lost - due))
+        await self._store_permitted(permitted | (lost - due))
 
     async def _revoke(self, user: str) -> None:
         vqpus = self._queue.vqpus
@@ -99,7 +99,7 @@ class Revocations:
         except (Refused, sqlite3.Error) as error:
             logger.error("lease %.8s could not be ended: %s", lease.id, error)
 
-    async def _keep(self, users: set[str]) -> None:
+    async def _store_permitted(self, users: set[str]) -> None:
         if users == self._permitted:
             return
         self._permitted = users

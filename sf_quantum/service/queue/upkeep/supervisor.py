@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class _Supervised:
+class _SupervisedTask:
     """A task that should run until the supervisor stops it.
 
     :param error: reason why the task does not run at present; ``None`` if it runs
@@ -39,47 +39,49 @@ class Supervisor:
     def __init__(self) -> None:
         #: number of times that each task has died
         self.deaths: Counter[str] = Counter()
-        self._tasks: list[_Supervised] = []
+        self._tasks: list[_SupervisedTask] = []
         self._stopped = False
 
     def run(self, name: str, work: Work) -> None:
         """Run a task until :meth:`stop`; if the task ends, restart it after a pause."""
         self.deaths[name] = 0
-        self._tasks.append(task := _Supervised(name, work))
+        self._tasks.append(task := _SupervisedTask(name, work))
         self._start(task)
 
     def stop(self) -> None:
         """Cancel all tasks."""
         self._stopped = True
-        for one in self._tasks:
-            if one.timer is not None:
-                one.timer.cancel()
-            if one.task is not None:
-                one.task.cancel()
+        for task in self._tasks:
+            if task.timer is not None:
+                task.timer.cancel()
+            if task.task is not None:
+                task.task.cancel()
 
     @property
     def problem(self) -> str | None:
         """A message about a task that does not run at present; ``None`` if all tasks run."""
-        for one in self._tasks:
-            if one.error is not None:
-                return f"the background task {one.name!r} does not run: {one.error}"
+        for task in self._tasks:
+            if task.error is not None:
+                return f"the background task {task.name!r} does not run: {task.error}"
         return None
 
-    def _start(self, one: _Supervised) -> None:
-        one.error, one.began = None, time.monotonic()
-        one.task = asyncio.create_task(one.work(), name=one.name)
-        one.task.add_done_callback(partial(self._ended, one))
+    def _start(self, supervised: _SupervisedTask) -> None:
+        supervised.error, supervised.began = None, time.monotonic()
+        supervised.task = asyncio.create_task(supervised.work(), name=supervised.name)
+        supervised.task.add_done_callback(partial(self._on_end, supervised))
 
-    def _ended(self, one: _Supervised, task: asyncio.Task[None]) -> None:
+    def _on_end(self, supervised: _SupervisedTask, task: asyncio.Task[None]) -> None:
         if self._stopped:
             return
         # a CancelledError of a library is not a stop of the service
         error = None if task.cancelled() else task.exception()
-        one.error = str(error) or type(error).__name__ if error else "it ended"
-        self.deaths[one.name] += 1
-        if time.monotonic() - one.began > backoff.TASK.longest_seconds:
-            one.pauses = backoff.TASK.pauses()
-        seconds = next(one.pauses)
+        supervised.error = str(error) or type(error).__name__ if error else "it ended"
+        self.deaths[supervised.name] += 1
+        if time.monotonic() - supervised.began > backoff.TASK.longest_seconds:
+            supervised.pauses = backoff.TASK.pauses()
+        seconds = next(supervised.pauses)
         text = "the background task %r died, and is started again in %g s: %s"
-        logger.error(text, one.name, seconds, one.error, exc_info=error)
-        one.timer = asyncio.get_running_loop().call_later(seconds, self._start, one)
+        logger.error(text, supervised.name, seconds, supervised.error, exc_info=error)
+        supervised.timer = asyncio.get_running_loop().call_later(
+            seconds, self._start, supervised
+        )

@@ -82,8 +82,8 @@ class Baseline:
         """
         for number in range(learn, len(results) + 1):
             ages = [result.age for result in results[:number]]
-            most = max(learn, MAX_LEARNED)
-            if max(ages) - min(ages) >= SPREAD or number == most:
+            max_results = max(learn, MAX_LEARNED)
+            if max(ages) - min(ages) >= SPREAD or number == max_results:
                 return cls._fit(results[:number])
         return None
 
@@ -188,8 +188,8 @@ class QualityJobs:
         hits, reads = quality_problem.hits(sample_set, optimum)
         device = self._queue.device
         id_ = calibration_id(job.calibration)
-        same = id_ != "" and id_ == device.calibrations.data.id
-        age = device.calibrations.wear if same else 1.0
+        is_same = id_ != "" and id_ == device.calibrations.data.id
+        age = device.calibrations.wear if is_same else 1.0
         result = QualityResult(time.time(), age, reads, hits)
         row = (*astuple(result), self._device)
         query = (
@@ -205,7 +205,7 @@ class QualityJobs:
         if self.baseline is None:
             self._results.append(result)
             self.baseline = Baseline.fit(self._results, self._settings.learn)
-        elif same:
+        elif is_same:
             self._queue.drift.renewed(id_)
             self._queue.drift.observe(SERIES, self.baseline.deviation(result))
 

@@ -152,13 +152,17 @@ class FairShare(ByClass, Policy):
         tag, user_tag = queue.tag(job), queue.user_tag(job)
         for user, leases in by_user.items():
             if user != job.user:
-                more = self._until((account_name, user), job_class, user_tag)
-                overtaking.append(Overtaking(leases, more - queue.seconds(user)))
+                seconds_until_tag = self._until(
+                    (account_name, user), job_class, user_tag
+                )
+                overtaking.append(
+                    Overtaking(leases, seconds_until_tag - queue.seconds(user))
+                )
         for other, leases in by_account.items():
             if other != account_name:
                 before = queues[other].seconds_before(tag) if other in queues else 0.0
-                more = self._until((other, None), job_class, tag[0])
-                overtaking.append(Overtaking(leases, more - before))
+                seconds_until_tag = self._until((other, None), job_class, tag[0])
+                overtaking.append(Overtaking(leases, seconds_until_tag - before))
         return [leases for leases in overtaking if leases.at_most > 0]
 
     def _until(self, sharer: Sharer, job_class: JobClass, per_share: float) -> float:

@@ -190,13 +190,13 @@ class _Reader:
             return self._db.execute(query, values).fetchall()
 
     def size(self, table: str, column: str, number: int) -> int | None:
-        with self._lock, _opened(self._db, table, column, number) as blob:
+        with self._lock, _open_blob(self._db, table, column, number) as blob:
             return None if blob is None else len(blob)
 
     def part(
         self, table: str, column: str, number: int, first: int, most: int
     ) -> bytes:
-        with self._lock, _opened(self._db, table, column, number) as blob:
+        with self._lock, _open_blob(self._db, table, column, number) as blob:
             if blob is None:
                 return b""
             blob.seek(min(first, len(blob)))
@@ -208,7 +208,7 @@ class _Reader:
 
 
 @contextmanager
-def _opened(
+def _open_blob(
     db: sqlite3.Connection, table: str, column: str, number: int
 ) -> Iterator[sqlite3.Blob | None]:
     """Open a value for one read; while a value is open, the write-ahead log only grows."""

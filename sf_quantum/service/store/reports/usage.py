@@ -23,7 +23,7 @@ PURPOSE = "coalesce(jobs.purpose, leases.job)"
 # a job that has ended stays charged to the lease under which it ended
 LEASE = "coalesce(jobs.charged_lease, jobs.lease)"
 _JOINED = f"FROM jobs JOIN leases ON leases.id = {LEASE}"
-_PAST = (
+_PAST_COLUMNS = (
     "ended, ended_steady, user, project, lease, slurm_job_id, slurm_cluster, "
     "slurm_account, purpose, state, jobs, qpu_seconds, seconds, wait_seconds, "
     "longest_wait_seconds, lost_attempts, lost_qpu_seconds, lost_seconds, cost"
@@ -31,7 +31,7 @@ _PAST = (
 # One row for each stored job; and one row for all deleted jobs of the same lease, purpose
 # and state that ended in the same hour (see retention).
 _ENDED = f"""
-SELECT {_PAST} FROM (
+SELECT {_PAST_COLUMNS} FROM (
     SELECT jobs.ended, jobs.ended_steady, jobs.user, leases.project, leases.id AS lease,
         leases.slurm_job_id, leases.slurm_cluster, leases.slurm_account,
         {PURPOSE} AS purpose, jobs.state, 1 AS jobs, jobs.qpu_seconds, jobs.seconds,
@@ -39,7 +39,7 @@ SELECT {_PAST} FROM (
         jobs.attempt - 1 AS lost_attempts, jobs.lost_qpu_seconds, jobs.lost_seconds,
         jobs.cost
     {_JOINED} WHERE jobs.ended IS NOT NULL)
-UNION ALL SELECT {_PAST} FROM past
+UNION ALL SELECT {_PAST_COLUMNS} FROM past
 """
 # sums over jobs; the wait of a job ends with its last start
 _SUMS = (
@@ -97,10 +97,10 @@ def users(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row
     """
     columns = "user, count(*) AS count, total(closed_steady - opened_steady) AS seconds"
     query = f"SELECT {columns} FROM leases"
-    return _paged(store, query, rows, page, order="user", group="user")
+    return _read_page(store, query, rows, page, order="user", group="user")
 
 
-_ADDED = "count seconds qpu_seconds wait shots lost_attempts lost_qpu_seconds cost"
+_SUM_NAMES = "count seconds qpu_seconds wait shots lost_attempts lost_qpu_seconds cost"
 # the columns of _SUMS, for deleted jobs
 _PAST_SUMS = (
     "past.jobs AS count, past.seconds, past.qpu_seconds, past.wait_seconds AS wait, "
@@ -114,7 +114,7 @@ def users_jobs(store: Store, rows: Filter) -> list[sqlite3.Row]:
     Deleted jobs are included if their lease has not been deleted.
     """
     where, values = rows.sql()
-    sums = ", ".join(f"sum({name}) AS {name}" for name in _ADDED.split())
+    sums = ", ".join(f"sum({name}) AS {name}" for name in _SUM_NAMES.split())
     return store.report(
         f"SELECT user, state, {sums} FROM ("
         f"SELECT leases.user AS user, jobs.state AS state, {_SUMS} {_JOINED} "
@@ -137,7 +137,7 @@ def leases(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Ro
         "+ (SELECT coalesce(sum(jobs), 0) FROM past WHERE lease = leases.id) AS jobs "
         "FROM leases"
     )
-    return _paged(store, query, rows, page, order="opened")
+    return _read_page(store, query, rows, page, order="opened")
 
 
 def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]]:
@@ -147,16 +147,16 @@ def jobs(store: Store, rows: Filter, page: Page) -> tuple[int, list[sqlite3.Row]
         f"leases.slurm_job_id AS slurm_job_id, jobs.state AS state, {_SUMS} {_JOINED}"
     )
     number = "jobs.number"
-    return _paged(store, query, rows, page, order=number, group=number)
+    return _read_page(store, query, rows, page, order=number, group=number)
 
 
-_PARTS = {
+_KEY_SQL = {
     "month": "strftime('%Y-%m', ended, 'unixepoch')",
     "run": "purpose_run(purpose)",
     "step": "purpose_step(purpose)",
 }
 # the SQL expression of each sum of the report
-_TOTALS = {
+_SUM_SQL = {
     "jobs": "coalesce(sum(jobs), 0)",
     **{
         state.lower(): f"coalesce(sum(jobs) FILTER (WHERE state = '{state}'), 0)"
@@ -194,12 +194,12 @@ def usage_report(store: Store, by: By, rows: Filter, page: Page) -> UsageReport:
     Interrupted attempts are summed up separately. The end of a deleted job is rounded down
     to the hour.
     """
-    keys = ", ".join(f"{_PARTS.get(key, key)} AS {key}" for key in KEYS[by])
-    sums = ", ".join(f"{total} AS {name}" for name, total in _TOTALS.items())
+    keys = ", ".join(f"{_KEY_SQL.get(key, key)} AS {key}" for key in KEYS[by])
+    sums = ", ".join(f"{total} AS {name}" for name, total in _SUM_SQL.items())
     query = f"SELECT {keys}, {sums} FROM ({_ENDED})"
     groups = ", ".join(str(number + 1) for number in range(len(KEYS[by])))
     order = f"qpu_seconds DESC, {groups}"
-    count, used = _paged(store, query, rows, page, order=order, group=groups)
+    count, used = _read_page(store, query, rows, page, order=order, group=groups)
     where, values = rows.sql()
     (total,) = store.report(f"SELECT {sums} FROM ({_ENDED}) WHERE {where}", *values)
     rows_ = [UsageRow(**row) for row in used]
@@ -261,7 +261,7 @@ def used_by_leases(store: Store, leases: Sequence[str]) -> dict[str, float]:
     return {row["lease"]: row["used"] for row in rows}
 
 
-def _paged(
+def _read_page(
     store: Store, select: str, rows: Filter, page: Page, *, order: str, group: str = ""
 ) -> tuple[int, list[sqlite3.Row]]:
     where, values = rows.sql()
