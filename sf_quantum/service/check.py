@@ -146,7 +146,7 @@ def _unreadable(database: Path) -> str | None:
         return f"{database.name} is not a database; {REMEDY}"
     version = int.from_bytes(header[60:64], "big")
     pages = int.from_bytes(header[28:32], "big")
-    # without a write-ahead log, in which the tables may still be after the first start
+    # only without a write-ahead log: after the first start, the tables may still be there
     if not database.with_name(f"{database.name}-wal").exists():
         if version == 0 and pages > 1:
             return f"{database.name} is the database of another application; {REMEDY}"

@@ -72,7 +72,7 @@ class Limits:
 
     :param body_bytes: maximum size of a submission of jobs, before and after decompression
     :param rate: maximum rate of requests per second in the long run; ``None`` sets no limit
-    :param burst: maximum number of requests at a time after a pause
+    :param burst: maximum number of requests in immediate succession after a pause
     :param at_once: maximum number of concurrent requests, including requests that wait for
         a job; ``None`` sets no limit
     """

@@ -116,14 +116,14 @@ class JobReader:
             return await self.lists.run(lambda: show(forecasts()))
 
     async def show(self, who: Identity, job: Job, make: Callable[[], T]) -> T:
-        """Make a response from a job's content in a thread; in turn, if the job is large."""
+        """Make a response from a job in a thread; for a large job, in the user's turn."""
         if job.bytes <= RESULT_CHARACTERS:
             return await asyncio.to_thread(make)
         async with self.lists.turn(who.user):
             return await self.lists.run(make)
 
     async def result(self, who: Identity, job_id: str | int) -> StoredResult:
-        """Find a job's result; refuse with 409 if the job has none."""
+        """Find a job's result; refuse with 409 if the job has no result."""
         job = self.use(who, job_id)
         size = await asyncio.to_thread(self._store.jobs.result_bytes, job.number)
         if size is None:

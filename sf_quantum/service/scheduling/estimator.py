@@ -1,4 +1,4 @@
-"""ETAs, from the run times of the jobs ahead and of the later jobs that will overtake."""
+"""ETAs of jobs, from the run times of the jobs ahead and of later jobs that overtake."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class Arrivals:
         self._arrivals = dict.fromkeys(CLASSES, 0.0)
         self._arriving_seconds = dict.fromkeys(CLASSES, 0.0)
         self._began = 0.0
-        # Run time of each class's first arrival during the current attempt.
+        # run time of each class's first arrival during the current attempt; ``None``
+        # between attempts
         self._first_arrivals: dict[JobClass, float] | None = None
         self._busy_since = self._last_arrival = clock()
 
@@ -221,5 +222,5 @@ class Estimator:
             return 0.0
         scale = self._run_seconds / self._qpu_seconds
         qpu_seconds = sum(leases.within(seconds / scale) for leases in overtaking)
-        # one job fewer than the mean, as in Arrivals.overtaking()
+        # less one job, as in Arrivals.overtaking()
         return max(0.0, qpu_seconds * scale - self._run_seconds / self._jobs)

@@ -82,7 +82,8 @@ class HeldLeases:
     def __init__(self) -> None:
         self._leases: dict[str, _HeldLease] = {}
         self._by_key: dict[tuple[JobClass, Account], dict[str, _HeldLease]] = {}
-        # QPU seconds used by the latest ended leases: oldest first, and in ascending order
+        # QPU seconds used by each of the latest ended leases, oldest first; ``_totals`` has
+        # the same values in ascending order
         self._latest: deque[float] = deque()
         self._totals: list[float] = []
         # hints of all held leases, in ascending order

@@ -21,8 +21,9 @@ LATEST = 32
 # the factor is LONG_OF_MANY, since run times vary on a busy machine.
 LONG, LONG_OF_MANY, MAX_LEFT_OUT = 1.25, 2.0, 3
 MANY = 5
-# BUSY: largest factor by which a busy machine slows jobs down. NOT_BRIEF: modelled run time
-# in seconds from which this factor tells a busy machine from the start of a process.
+# BUSY: largest factor by which a busy machine slows jobs down. NOT_BRIEF: shortest modelled
+# run time in seconds of a job that is slow for this reason; a shorter job may be slow because
+# a process had to start.
 BUSY, NOT_BRIEF = 8.0, 0.01
 # largest weight of a size group, and factor of the weight for each later job of another
 # group; after 34 such jobs, the weight has halved
@@ -95,10 +96,10 @@ class Pace:
     point: the mean of its jobs without unusually long and short jobs. Thus neither the start
     of a process nor a busy machine changes the expected times of other jobs, and a thousand
     small jobs do not hide a large job. A point is used once two jobs of its group agree, or
-    another job of the group has taken even longer. The expected times are a line whose
-    logarithms have the least absolute deviations from those of the points: small jobs
-    determine its set-up time, and large jobs its rate. The rate is in the range of the
-    points' rates and 1, the rate of the device's model.
+    another job of the group has taken even longer. The expected times are on a line, which
+    is fitted to the points with the least absolute deviations of the logarithms: small jobs
+    determine the line's set-up time, and large jobs its rate. The rate is in the range of
+    the points' rates and 1, the rate of the device's model.
     """
 
     def __init__(self) -> None:
@@ -165,9 +166,9 @@ class _SizeGroup:
             if kept[-1].excess(usual) > long:
                 kept.pop()
         kept = [run for run in kept if run.excess(usual) * long >= 1]
-        # Jobs that were left out confirm that the kept jobs take at least their usual time.
-        # Of two jobs, neither confirms the other if both may be odd: if even the shorter job
-        # took longer than a busy machine explains.
+        # Jobs that were left out also confirm the mean: jobs take at least this long. This
+        # does not hold for two jobs if even the shorter one took longer than a busy machine
+        # explains, since both may be unusual.
         both_unusual = len(ratios) == 2 and not (
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )

@@ -38,8 +38,8 @@ SERVER, STATION = "iqm-server", "iqm-station-control"
 class Jobs:
     """The jobs of one queue that were submitted through IQM's API.
 
-    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` may read much data, so
-    they run in a thread.
+    :meth:`payload`, :meth:`counted`, :meth:`counts` and :meth:`reads` may read much data;
+    call them in a thread.
     """
 
     def __init__(self, queue: JobQueue) -> None:

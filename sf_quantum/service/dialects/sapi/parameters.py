@@ -171,7 +171,8 @@ class ProblemParameters(BaseModel):
 
         The number of sweeps is proportional to the annealing time.
 
-        :param custom: whether the device supports custom annealing, and thus other times
+        :param custom: whether the device supports custom annealing; if so, the job also has
+            the times that differ from those of a usual job
         """
         sweeps = max(1, round(SWEEPS * self.duration / DEFAULT_ANNEALING))
         parameters: dict[str, int | None] = {
@@ -243,7 +244,7 @@ def check_listed(
 def vendor_job_parameters(
     params: ProblemParameters, properties: Mapping[str, JSON]
 ) -> dict[str, int | None]:
-    """Convert parameters into those of a job, with the times by which the job is longer."""
+    """Convert parameters into those of a job, with the times by which they prolong the job."""
     setup, shot = solver_parameters.more_ns(params.of_solver, properties)
     more = {"setup_ns": setup, "shot_ns": shot}
     job_parameters: dict[str, int | None] = {"num_reads": params.num_reads}

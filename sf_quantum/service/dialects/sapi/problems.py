@@ -27,7 +27,7 @@ NO_PROBLEM = "no such problem"
 class Problems:
     """The problems of one queue.
 
-    :meth:`show` and :meth:`info` may read much data, so they run in a thread.
+    :meth:`show` and :meth:`info` may read much data; call them in a thread.
     """
 
     def __init__(self, queue: JobQueue) -> None:

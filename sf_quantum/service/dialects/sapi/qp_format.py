@@ -118,7 +118,7 @@ def answer(
     bits = numpy.packbits(record["sample"][:, order] > 0, axis=1)
     energies, offset = record["energy"], 0.0
     if content is not None:
-        # not the energy minus the offset: rounding errors would add up
+        # not energy minus offset, since the difference of rounded numbers would be inexact
         bqm = BinaryQuadraticModel.from_serializable(content)
         energies = exact_energies(
             bqm, record["sample"], samples.variables, offset=False

@@ -92,7 +92,7 @@ class JobTable:
             runs or lease_id in self._waiting or bool(self.pending.of_lease(lease_id))
         )
 
-    # events
+    # events: each docstring says what has happened
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
         """A new job, or a job of the previous service, is on disk and not on the device."""

@@ -147,8 +147,8 @@ class Slices:
         if self.batch is not None and job.kind == "problem":
             max_parts = self._most_problems(parts)
         else:
-            # without them, the payload is a sequence, whose computing time does not depend on
-            # the number of shots
+            # the computing time is included only if it depends on the number of parts; that
+            # of a sequence does not depend on its shots
             by_parts = self._size is not None or self.batch is not None
             computed = job.compute_seconds if by_parts else 0.0
             max_parts = slice_parts(

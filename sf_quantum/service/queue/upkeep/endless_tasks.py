@@ -113,7 +113,7 @@ class EndlessTasks:
         while True:
             window = self._availability.window
             recording = operation.record(store, self._availability.operation)
-            # wait first, then for the write: a change during the write is not missed
+            # wait for a change before the write has ended, so that no change is missed
             with suppress(TimeoutError):
                 async with asyncio.timeout(operation.SEEN_SECONDS):
                     await self._availability.changed(window)
