@@ -66,26 +66,26 @@ def build(
     """
     queue = JobQueue(store, device, settings)
     telemetry = Telemetry(queue, public_metrics=public_metrics)
-    spoken = Dialects(queue, dialects)
+    enabled = Dialects(queue, dialects)
     routers = (page.router, metrics.router)
     app = FastAPI(
         title="sf_quantum QPU service",
         version=__version__,
         summary="Leases, jobs and results of one QPU.",
-        lifespan=partial(_lifespan, spoken),
+        lifespan=partial(_lifespan, enabled),
         # not with include_router(), which would create the routes again at the first request
-        routes=[*spoken.routes, *(r for router in routers for r in router.routes)],
+        routes=[*enabled.routes, *(r for router in routers for r in router.routes)],
         # no FastAPI documentation pages: they would load scripts from other hosts
         docs_url=None,
         redoc_url=None,
     )
     app.state.queue = queue
-    app.state.dialects = spoken.by_name
+    app.state.dialects = enabled.by_name
     app.state.telemetry = telemetry
-    app.state.activity = Activity(queue, spoken.numbered)
+    app.state.activity = Activity(queue, enabled.numbered)
 
     def refuse(request: Request, refused: Refused) -> Response:
-        return spoken.refusal(request, refused) or _refusal_response(refused)
+        return enabled.refusal(request, refused) or _refusal_response(refused)
 
     async def answer(request: Request, error: Exception) -> Response:
         return refuse(request, _to_refused(error))
@@ -99,7 +99,7 @@ def build(
         names,
         refuse,
         Answers(store.path.parent),
-        spoken,
+        enabled,
     )
     app.state.metrics = metrics.registered(queue, telemetry, guard.traffic)
     app.state.readiness = Readiness(queue, guard.credentials_problem)

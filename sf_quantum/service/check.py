@@ -45,18 +45,20 @@ def check(path: Path | None, values: Mapping[KeyPath, JSON], flags: Flags) -> No
     content = read(path, values, flags)
     name = naming(path, values, flags)
     lines: list[str] = []
-    wrong: set[int | str] = set()
+    invalid_sections: set[int | str] = set()
     try:
         config = validated(Configuration, content, name)
     except ValidationErrors as error:
         lines = error.lines
         # the valid sections can still be checked
-        wrong = {key[0] for key in error.keys}
-        sound = {key: value for key, value in content.items() if key not in wrong}
-        config = validated(Configuration, sound, name)
+        invalid_sections = {key[0] for key in error.keys}
+        valid = {
+            key: value for key, value in content.items() if key not in invalid_sections
+        }
+        config = validated(Configuration, valid, name)
     for finding in _CHECKS:
         for key, value, why in finding(config):
-            if not wrong & {key[0], *_READ.get(finding, ())}:
+            if not invalid_sections & {key[0], *_READ.get(finding, ())}:
                 lines.append(f"{name(key, value)}: {why}")
     if lines:
         raise ValidationErrors(lines)
@@ -178,11 +180,17 @@ def _shares(config: Configuration) -> Iterator[Finding]:
                 if project not in shares.projects:
                     why = "has no share in shares.projects, so it gets that of default"
                     yield ("user_projects", user, index), project, why
-    alone = [user for user in shares.users if user not in projects_of]
-    total = sum(shares.projects.values()) + sum(shares.users[user] for user in alone)
+    without_project = [user for user in shares.users if user not in projects_of]
+    total = sum(shares.projects.values()) + sum(
+        shares.users[user] for user in without_project
+    )
     if total > TENTHS:
-        of = "those of projects" + (" and of users without one" if alone else "")
-        yield ("shares",), None, f"{of} add up to {total} tenths, more than {TENTHS}"
+        subject = "those of projects" + (
+            " and of users without one" if without_project else ""
+        )
+        yield (
+            "shares",
+        ), None, f"{subject} add up to {total} tenths, more than {TENTHS}"
     for project in sorted({name for names in projects_of.values() for name in names}):
         total = sum(
             tenths

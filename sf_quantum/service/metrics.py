@@ -127,10 +127,12 @@ class QpuCollector(Collector):
         yield _gauge("sfq_queue_jobs", pending, "class")
         waits = {(name,): observed.waits[name] for name in CLASSES}
         yield _histogram("sfq_queue_wait_seconds", waits, "class")
-        over = {(n, s): observed.jobs[n, s] for n in CLASSES for s in OVER}
-        yield _counter("sfq_jobs", over, "class", "state")
-        again = {(n, r): observed.interruptions[n, r] for n in CLASSES for r in REASONS}
-        yield _counter("sfq_job_interruptions", again, "class", "reason")
+        ended = {(n, s): observed.jobs[n, s] for n in CLASSES for s in OVER}
+        yield _counter("sfq_jobs", ended, "class", "state")
+        interruptions = {
+            (n, r): observed.interruptions[n, r] for n in CLASSES for r in REASONS
+        }
+        yield _counter("sfq_job_interruptions", interruptions, "class", "reason")
         used = {(name,): observed.qpu_seconds[name] for name in CLASSES}
         yield _counter("sfq_qpu_seconds", used, "class")
         yield _gauge("sfq_leases_held", len(queue.leases.held))

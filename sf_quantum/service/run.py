@@ -105,8 +105,8 @@ def serve(
         gc.freeze()
         with asyncio.Runner(loop_factory=_new_loop()) as runner:
             runner.run(server.serve_until_stopped(listener, until_eof))
-        if (broken := service.queue.broken) is not None:
-            raise QuantumError(f"the queue broke: {broken}")
+        if (error := service.queue.broken) is not None:
+            raise QuantumError(f"the queue broke: {error}")
 
 
 def give_memory_back() -> None:

@@ -69,9 +69,9 @@ class Connections:
             return False
         others = self.by_address[new.address]
         if len(others) >= self.most:
-            strangers = (other for other in others if other.cycle is None)
+            without_request = (other for other in others if other.cycle is None)
             idle = (other for other in others if other.waits)
-            oldest = next(chain(strangers, idle), None)
+            oldest = next(chain(without_request, idle), None)
             if oldest is None:
                 return False
             oldest.abort()

@@ -372,17 +372,17 @@ def parsed(body: bytes | bytearray) -> JSON:
         nested too deeply
     :raises ValueError: if the body is not JSON
     """
-    content, sound = None, b"\0" not in body
+    content, is_text = None, b"\0" not in body
     try:
-        if sound:
+        if is_text:
             content = parse_json(body.decode("utf-8-sig"))
             if _SURROGATE.search(body):
                 json.dumps(content, ensure_ascii=False).encode()
     except UnicodeError:
-        sound = False
+        is_text = False
     except WrongJson as error:
         raise Refused(422, f"the body is refused: {error}") from error
-    if not sound:
+    if not is_text:
         raise Refused(422, "the body is not UTF-8 text")
     return content
 

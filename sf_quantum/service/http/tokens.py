@@ -77,8 +77,10 @@ class Tokens:
             raise Unauthorized(detail, "Authorization", BEARER_CHALLENGE)
         if await self.problem():
             # not 401, which clients treat as final: the token may be valid
-            what = "tokens file is empty" if self._is_empty else "tokens cannot be read"
-            raise AuthError(503, f"the {what}; ask an admin", "Authorization")
+            problem = (
+                "tokens file is empty" if self._is_empty else "tokens cannot be read"
+            )
+            raise AuthError(503, f"the {problem}; ask an admin", "Authorization")
         entry = self._entries.get(digest(token.strip()))
         if entry is None:
             challenge = f'{BEARER_CHALLENGE}, error="invalid_token"'

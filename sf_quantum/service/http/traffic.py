@@ -85,11 +85,11 @@ class Traffic:
                 return
             if self._omitted:
                 fields["omitted"], self._omitted = self._omitted, 0
-        what = "request"
+        message = "request"
         if failed:
             refused = isinstance(sender, Unauthorized)
-            what = "failed login" if refused else "credential not checked"
-        logger.log(level, what, extra={"fields": fields})
+            message = "failed login" if refused else "credential not checked"
+        logger.log(level, message, extra={"fields": fields})
 
 
 def _has_credential(request: Request) -> bool:

@@ -315,11 +315,11 @@ class Activity:
         forecast = queue.forecasts.of(job) if job and job.state == "Running" else None
         running = [(job, forecast)] if job and forecast else []
         waiting = [*islice(queue.forecasts.waiting(), SEARCHED)]
-        left_waiting = {entry.number for entry in waiting}
-        left = [
+        still_waiting = {entry.number for entry in waiting}
+        still_pending = [
             number
             for number in numbers
-            if queue.jobs.pending.get(number) or number in left_waiting
+            if queue.jobs.pending.get(number) or number in still_waiting
         ]
         lengths = queue.jobs.pending.lengths
         lengths = lengths + Counter(entry.job_class for entry in waiting)
@@ -354,20 +354,22 @@ class Activity:
         )
         listed = await asyncio.to_thread(forecasts)
         forecast_of = {job.number: (job, f) for job, f in listed if f}
-        pending = [forecast_of[number] for number in left if number in forecast_of]
+        pending = [
+            forecast_of[number] for number in still_pending if number in forecast_of
+        ]
         numbers = [job.number for job, _ in (*running, *pending)]
         labels = await asyncio.to_thread(queue.store.jobs.labels, numbers)
         return _Snapshot(now, counts, running, pending, farther, labels)
 
     def _pending_numbers(self) -> tuple[list[int], dict[str, list[int]]]:
-        numbers, others = list[int](), defaultdict[str, list[int]](list)
+        numbers, farther = list[int](), defaultdict[str, list[int]](list)
         entries = chain(self._queue.forecasts.order(), self._queue.forecasts.waiting())
         for entry in islice(entries, SEARCHED):
             if len(numbers) < LISTED:
                 numbers.append(entry.number)
-            elif len(of_user := others[entry.user]) < OWN:
-                of_user.append(entry.number)
-        return numbers, others
+            elif len(user_numbers := farther[entry.user]) < OWN:
+                user_numbers.append(entry.number)
+        return numbers, farther
 
     async def _make(
         self, who: Identity | None, reading: asyncio.Task[_Snapshot]
@@ -380,7 +382,7 @@ class Activity:
         held = [lease.id for lease in self._visible(who)]
         used = await asyncio.to_thread(used_by_leases, self._queue.store, held)
         leases = self._leases(who, used)
-        by = {"closed_by": self._queue.availability.user}
+        closed_by = {"closed_by": self._queue.availability.user}
         running_numbers = {job.number for job, _ in snapshot.running}
 
         def make() -> bytes:
@@ -393,10 +395,10 @@ class Activity:
                 if f and job.number not in running_numbers
             ]
             running = [rows.row(*pair) for pair in snapshot.running]
-            seen = {
+            changes = {
                 "viewer": who.user,
                 "sees": "all" if who.admin else "own",
-                "device": snapshot.counts.device.model_copy(update=by),
+                "device": snapshot.counts.device.model_copy(update=closed_by),
                 "running": running[0] if running else None,
                 "line": _pending_rows(rows, snapshot, farther),
                 "ended": [
@@ -406,7 +408,7 @@ class Activity:
                 ],
                 "leases": leases,
             }
-            return _dump(snapshot.counts.model_copy(update=seen))
+            return _dump(snapshot.counts.model_copy(update=changes))
 
         return await asyncio.to_thread(make)
 
@@ -506,12 +508,12 @@ def _pending_rows(
     position = first = len(snapshot.running)
     position += len(rows)
     for job, forecast in sorted(farther, key=lambda pair: pair[1].position):
-        between = max(0, forecast.position - position)
-        rows.append(OtherJobs(jobs=between, classes={}))
+        hidden = max(0, forecast.position - position)
+        rows.append(OtherJobs(jobs=hidden, classes={}))
         rows.append(shown.shown(job, forecast))
-        position += between + 1
-    rest = max(0, first + sum(snapshot.counts.waiting.values()) - position)
-    rows.append(OtherJobs(jobs=rest, classes={}))
+        position += hidden + 1
+    hidden_behind = max(0, first + sum(snapshot.counts.waiting.values()) - position)
+    rows.append(OtherJobs(jobs=hidden_behind, classes={}))
     return _merge_hidden(rows)
 
 

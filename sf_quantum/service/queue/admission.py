@@ -68,8 +68,8 @@ class Admission:
 
         The last free disk space is reserved for the results of accepted jobs.
         """
-        if (full := disk.problem(self._jobs.store.path)) is not None:
-            raise Refused(503, full, headers={"Retry-After": f"{BUSY_SECONDS}"})
+        if (disk_problem := disk.problem(self._jobs.store.path)) is not None:
+            raise Refused(503, disk_problem, headers={"Retry-After": f"{BUSY_SECONDS}"})
         if (max_seconds := self.settings.limits.run_seconds) is not None:
             modelled = self._jobs.device.elapsed_seconds(cost)
             expected = self._jobs.estimator.seconds(submission.kind, modelled)
@@ -82,8 +82,8 @@ class Admission:
     def check_budget(self, lease: Lease, seconds: float) -> None:
         """Refuse a job for which its lease has too few QPU seconds left."""
         if lease.max_qpu_seconds is not None:
-            taken = sum(lease_seconds(self._jobs.store, lease.id))
-            job_limits.check_budget(lease.max_qpu_seconds, taken, seconds)
+            used_seconds = sum(lease_seconds(self._jobs.store, lease.id))
+            job_limits.check_budget(lease.max_qpu_seconds, used_seconds, seconds)
 
     async def _check_content(self, user: str, submission: Submission) -> Size:
         kind, parameters = submission.kind, submission.parameters

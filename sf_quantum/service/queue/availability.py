@@ -196,8 +196,8 @@ class Availability:
             now = time.time()
             times = [
                 moment
-                for window_ in self.windows
-                for moment in (window_.starts, window_.end)
+                for planned in self.windows
+                for moment in (planned.starts, planned.end)
             ]
             seconds = min((t - now for t in times if t > now), default=math.inf)
             with suppress(TimeoutError):

@@ -87,9 +87,9 @@ class Arrivals:
         observed = self._seconds * (1 + PRIOR_ATTEMPTS / self._attempts)
         arriving = sum(self._arriving_seconds[name] for name in classes)
         load = arriving / observed * self._persistence(observed)
-        capped = min(load, MAX_LOAD)
+        capped_load = min(load, MAX_LOAD)
         overtaking = min(
-            seconds * capped / (1 - capped),
+            seconds * capped_load / (1 - capped_load),
             load * LASTS_AGAIN * (self._clock() - self._busy_since),
         )
         # less one job: few large numbers of arrivals raise the mean above the usual number
@@ -98,8 +98,8 @@ class Arrivals:
     def _persistence(self, observed: float) -> float:
         """Return the fraction of the load that persists after the time without arrivals."""
         rate = sum(self._arrivals.values()) / observed
-        missed = rate * (self._clock() - self._last_arrival)
-        return min(1.0, RULE_OF_THREE / missed) if missed else 1.0
+        missed_arrivals = rate * (self._clock() - self._last_arrival)
+        return min(1.0, RULE_OF_THREE / missed_arrivals) if missed_arrivals else 1.0
 
 
 class Estimator:

@@ -47,8 +47,10 @@ class Overtaking(NamedTuple):
 
     def within(self, seconds: float) -> float:
         """Return the QPU seconds that the leases are expected to submit within a time."""
-        sent = sum(min(lease.seconds, lease.load * seconds) for lease in self.leases)
-        return min(self.at_most, sent)
+        submitted = sum(
+            min(lease.seconds, lease.load * seconds) for lease in self.leases
+        )
+        return min(self.at_most, submitted)
 
 
 @dataclass
@@ -158,11 +160,15 @@ class HeldLeases:
 
     def _seconds_left(self, held: _HeldLease) -> float:
         totals = self._measure
-        number = len(totals)
-        total = totals[number // 2]
+        count = len(totals)
+        total = totals[count // 2]
         if held.hint is not None:
-            total = min(max(held.hint, totals[number // 4]), totals[-1 - number // 4])
+            total = min(max(held.hint, totals[count // 4]), totals[-1 - count // 4])
         if held.submitted < total:
             return total - held.submitted
-        longer = totals[bisect_right(totals, held.submitted) :]
-        return sum(longer) / len(longer) - held.submitted if longer else 0.0
+        larger_totals = totals[bisect_right(totals, held.submitted) :]
+        return (
+            sum(larger_totals) / len(larger_totals) - held.submitted
+            if larger_totals
+            else 0.0
+        )

@@ -51,11 +51,17 @@ class Line(NamedTuple):
         :param largest: modelled run time of the largest jobs. The prior of the rate weighs
             more if it is short: such jobs show the start of a process rather than the rate
         """
-        setup = abs(self.setup_seconds - HOST_SECONDS) / PLAUSIBLE_SETUP_SECONDS
-        rate = abs(math.log(self.rate))
-        of_rate = RATE_WEIGHT * rate + LARGE_RATE_WEIGHT * rate**2
-        hidden = PLAUSIBLE_SETUP_SECONDS / max(largest, NEGLIGIBLE_SECONDS)
-        return SETUP_WEIGHT * math.log1p(setup) + of_rate * (1 + hidden)
+        setup_deviation = (
+            abs(self.setup_seconds - HOST_SECONDS) / PLAUSIBLE_SETUP_SECONDS
+        )
+        rate_deviation = abs(math.log(self.rate))
+        rate_penalty = (
+            RATE_WEIGHT * rate_deviation + LARGE_RATE_WEIGHT * rate_deviation**2
+        )
+        start_share = PLAUSIBLE_SETUP_SECONDS / max(largest, NEGLIGIBLE_SECONDS)
+        return SETUP_WEIGHT * math.log1p(setup_deviation) + rate_penalty * (
+            1 + start_share
+        )
 
 
 class Run(NamedTuple):
@@ -79,9 +85,9 @@ class Run(NamedTuple):
 
         If the job is larger than the usual job, the usual time is scaled up to its size.
         """
-        larger = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
-        as_long = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, larger)
-        return max(self.observed, NEGLIGIBLE_SECONDS) / as_long
+        size_ratio = (self.modelled + HOST_SECONDS) / (usual.modelled + HOST_SECONDS)
+        usual_seconds = max(usual.observed, NEGLIGIBLE_SECONDS) * max(1.0, size_ratio)
+        return max(self.observed, NEGLIGIBLE_SECONDS) / usual_seconds
 
     def error(self, line: Line) -> float:
         """Return the difference between the logarithms of observed and expected time."""
@@ -116,8 +122,8 @@ class Pace:
         self._jobs[kind] += 1
         # group 0: jobs with a modelled time below two set-up times
         number = max(0, math.frexp(modelled / HOST_SECONDS)[1]) // 2
-        size = self._groups[kind].setdefault(number, _SizeGroup())
-        size.add(Run(modelled, observed), self._jobs[kind])
+        group = self._groups[kind].setdefault(number, _SizeGroup())
+        group.add(Run(modelled, observed), self._jobs[kind])
         self._lines.pop(kind, None)
 
     def seconds(self, work_by_kind: Mapping[Kind, Work]) -> float:
@@ -131,8 +137,8 @@ class Pace:
 
     def _line(self, kind: Kind) -> Line:
         if (line := self._lines.get(kind)) is None:
-            jobs = self._jobs[kind]
-            points = [size.mean(jobs) for size in self._groups[kind].values()]
+            job_count = self._jobs[kind]
+            points = [group.mean(job_count) for group in self._groups[kind].values()]
             self._lines[kind] = line = _fit([point for point in points if point.weight])
         return line
 
@@ -142,11 +148,11 @@ class _SizeGroup:
 
     def __init__(self) -> None:
         self._runs: deque[Run] = deque(maxlen=LATEST)
-        self._last = 0
+        self._last_number = 0
 
     def add(self, run: Run, number: int) -> None:
         self._runs.append(run)
-        self._last = number
+        self._last_number = number
 
     def mean(self, number: int) -> Run:
         """Return the mean of the jobs that took about the usual time.
@@ -173,11 +179,11 @@ class _SizeGroup:
             usual.modelled >= NOT_BRIEF and usual.ratio <= BUSY
         )
         confirmed = min(len(kept if both_unusual else ratios) - 1, MAX_WEIGHT)
-        fresh = confirmed * DECAY ** (number - self._last)
+        weight = confirmed * DECAY ** (number - self._last_number)
         modelled = fmean(run.modelled for run in kept)
         observed = fmean(run.observed for run in kept)
         # a confirmed point keeps some weight until other points outweigh it
-        return Run(modelled, observed, max(fresh, min(confirmed, 1)))
+        return Run(modelled, observed, max(weight, min(confirmed, 1)))
 
 
 def _fit(points: Sequence[Run]) -> Line:

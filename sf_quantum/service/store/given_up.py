@@ -49,8 +49,8 @@ class Entry:
 
 def record(store: Store, job: Job, entry: Entry) -> Future[None]:
     """Store the entry of a job, and audit it, unless an entry with its tag is stored."""
-    about = {"job": job.id, "user": job.user, "device_job": entry.device_job}
-    audited = audit.AuditEntry(SERVICE, "give up", about, outcome=entry.why)
+    details = {"job": job.id, "user": job.user, "device_job": entry.device_job}
+    audit_entry = audit.AuditEntry(SERVICE, "give up", details, outcome=entry.why)
 
     def change(db: sqlite3.Connection) -> None:
         added = db.execute(
@@ -69,7 +69,7 @@ def record(store: Store, job: Job, entry: Entry) -> Future[None]:
             ),
         )
         if added.rowcount:
-            audit.record(db, audited)
+            audit.record(db, audit_entry)
 
     return store.change(change)
 
@@ -106,9 +106,9 @@ async def settle(
         if not db.execute(query, (ended, entry.number)).rowcount:
             return True
         _charge(db, entry, difference, is_last=is_last)
-        about = {"job": job, "user": user, "device_job": entry.device_job}
+        details = {"job": job, "user": user, "device_job": entry.device_job}
         action = "find given up"
-        audit.record(db, audit.AuditEntry(SERVICE, action, about, old, new, ended))
+        audit.record(db, audit.AuditEntry(SERVICE, action, details, old, new, ended))
         return True
 
     return await asyncio.wrap_future(store.change(change))

@@ -85,9 +85,9 @@ class StoredJobs(Records):
         payload = job.payload
 
         def change(db: sqlite3.Connection) -> tuple[Job, bool]:
-            same = "WHERE user = ? AND key = ?"
+            same_key = "WHERE user = ? AND key = ?"
             user_and_key = (lease.user, job.key)
-            rows = db.execute(f"SELECT {_COMPARED} FROM jobs {same}", user_and_key)
+            rows = db.execute(f"SELECT {_COMPARED} FROM jobs {same_key}", user_and_key)
             if (existing := rows.fetchone()) is None:
                 if is_stored:
                     detail = "the job with this key was just deleted: submit it again"
@@ -98,10 +98,10 @@ class StoredJobs(Records):
             _check_same(job, *existing)
             db.execute(
                 "UPDATE jobs SET lease = ?, charged_lease = CASE WHEN ended IS NOT NULL "
-                f"THEN coalesce(charged_lease, lease) END {same}",
+                f"THEN coalesce(charged_lease, lease) END {same_key}",
                 (lease.id, *user_and_key),
             )
-            return select_job(db, same, *user_and_key), False
+            return select_job(db, same_key, *user_and_key), False
 
         return self._db.change(change)
 

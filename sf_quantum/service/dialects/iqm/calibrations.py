@@ -65,7 +65,7 @@ def observations(
         the calibration set, which is empty, since there is no other data
     """
     id_ = calibration_set(device, device.description.calibration)
-    made = time(device.calibrations.made or 0.0)
+    created = time(device.calibrations.made or 0.0)
     values = _metrics(device, chip) if metrics else ()
     return {
         "observation_set_type": "quality-metric-set" if metrics else "calibration-set",
@@ -73,8 +73,8 @@ def observations(
         "describes_id": id_ if metrics else None,
         "dut_label": device.name,
         "invalid": False,
-        "created_timestamp": made,
-        "end_timestamp": made,
+        "created_timestamp": created,
+        "end_timestamp": created,
         "observations": [
             {
                 "observation_id": number,
@@ -87,8 +87,8 @@ def observations(
                 "invalid": False,
                 "source": {"type": "measurement_source"},
                 "tags": [],
-                "created_timestamp": made,
-                "modified_timestamp": made,
+                "created_timestamp": created,
+                "modified_timestamp": created,
             }
             for number, (name, value) in enumerate(values, 1)
         ],
@@ -98,7 +98,7 @@ def observations(
 def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
     """Yield names and values of the device's metrics; values are the same for all qubits."""
     values = device.calibrations.data.values
-    qubits, single = [*chip.numbers], values.get("gate_error_one_qubit")
+    qubits, one_qubit_error = [*chip.numbers], values.get("gate_error_one_qubit")
     for name in qubits:
         path = f"metrics.ssro.measure.{IMPLEMENTATIONS['measure']}.{name}"
         errors = {
@@ -111,12 +111,12 @@ def _metrics(device: Device, chip: Architecture) -> Iterator[tuple[str, float]]:
         for reading, field in _TIMES.items():
             if reading in values:
                 yield f"characterization.model.{name}.{field}", values[reading]
-        if single is not None:
+        if one_qubit_error is not None:
             # a depolarising error with parameter p on d levels has fidelity 1 - (1 - 1/d) p
             path = f"metrics.rb.prx.{IMPLEMENTATIONS['prx']}.{name}"
-            yield f"{path}.fidelity", 1.0 - single / 2
-    if (double := values.get("gate_error_two_qubits")) is not None:
+            yield f"{path}.fidelity", 1.0 - one_qubit_error / 2
+    if (two_qubit_error := values.get("gate_error_two_qubits")) is not None:
         for pair in chip.couplings:
             locus = "__".join(map(qubit_name, pair))
             path = f"metrics.irb.cz.{IMPLEMENTATIONS['cz']}.{locus}"
-            yield f"{path}.fidelity", 1.0 - double * 3 / 4
+            yield f"{path}.fidelity", 1.0 - two_qubit_error * 3 / 4

@@ -346,8 +346,8 @@ def _qubits(
     shown = f"{tuple(locus[:SHOWN_QUBITS])}"
     if len({*qubits}) < len(qubits):
         raise ValueError(f"{shown} has a qubit twice")
-    wrong = len(qubits) != QUBITS.get(name, len(qubits))
-    if wrong or (name == "cz" and (qubits[0], qubits[1]) not in chip.pairs):
+    is_wrong_number = len(qubits) != QUBITS.get(name, len(qubits))
+    if is_wrong_number or (name == "cz" and (qubits[0], qubits[1]) not in chip.pairs):
         raise ValueError(f"{shown} is not allowed as locus for '{name}'")
     return qubits
 

@@ -47,21 +47,21 @@ class Jobs:
 
     def find(self, who: Identity, job_id: str) -> Job:
         """Find a job by its UUID; refuse jobs of other dialects with 404."""
-        unknown = Coded(404, "job_not_found", f"job {job_id[:40]} not found")
+        not_found = Coded(404, "job_not_found", f"job {job_id[:40]} not found")
         try:
             job = self._queue.find(who, UUID(job_id).hex)
         except (ValueError, Refused) as error:
-            raise unknown from error
+            raise not_found from error
         if job.dialect != "iqm":
-            raise unknown
+            raise not_found
         return job
 
     def show(self, job: Job) -> dict[str, JSON]:
         """Describe a job without its result."""
         device = self._queue.device
         forecast = self._queue.forecasts.of(job)
-        waiting = job.state == "Queued" and forecast is not None
-        used = job.calibration or device.description.calibration
+        is_waiting = job.state == "Queued" and forecast is not None
+        calibration = job.calibration or device.description.calibration
         completed = job.state == "Completed"
         return {
             "id": uuid(job),
@@ -78,9 +78,9 @@ class Jobs:
                 }
             },
             "compilation": {
-                "calibration_set_id": calibrations.calibration_set(device, used)
+                "calibration_set_id": calibrations.calibration_set(device, calibration)
             },
-            "queue_position": forecast.position if waiting and forecast else None,
+            "queue_position": forecast.position if is_waiting and forecast else None,
             "runtime_ms": round(job.qpu_seconds * 1000) if job.final else None,
             "messages": _messages(job, forecast),
             "errors": _errors(job),
@@ -90,14 +90,14 @@ class Jobs:
 
     async def delete(self, who: Identity, job: Job) -> None:
         """Cancel a job, and delete it; its usage remains in the accounting."""
-        over = await self._queue.cancel(who, job.id)
-        if not over.final:
+        ended = await self._queue.cancel(who, job.id)
+        if not ended.final:
             detail = f"job {uuid(job)} could not be cancelled yet"
             raise Coded(403, "illegal_job_status", detail)
         entry = None
         if job.user != who.user:
             about: dict[str, JSON] = {"job": job.id, "of": job.user}
-            entry = AuditEntry(who.user, "delete", about, {"state": over.state}, {})
+            entry = AuditEntry(who.user, "delete", about, {"state": ended.state}, {})
         deleted = retention.delete(self._queue.store, job.number, entry)
         await asyncio.wrap_future(deleted)
 

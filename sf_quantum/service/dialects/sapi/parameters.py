@@ -216,12 +216,12 @@ def check(
     _check_start(params, bqm)
     _check_gains(params)
     _check_biases(params, bqm)
-    waits = params.num_reads * (params.duration + params.pause)
-    if waits > RUN_DURATION:
+    total_duration = params.num_reads * (params.duration + params.pause)
+    if total_duration > RUN_DURATION:
         _refuse(
             None,
             "Maximum problem-run duration exceeded due to specified timing parameters: "
-            f"{waits:g} us of annealing and pauses, at most {RUN_DURATION:g}",
+            f"{total_duration:g} us of annealing and pauses, at most {RUN_DURATION:g}",
         )
 
 
@@ -286,13 +286,15 @@ def _check_schedule(params: ProblemParameters) -> None:
             "In the first point, anneal fraction s must equal 0 for forward annealing "
             "or 1 for reverse annealing",
         )
-    if first[1] == 0 and not all(one[1] <= other[1] for one, other in pairwise(points)):
+    if first[1] == 0 and not all(
+        previous[1] <= following[1] for previous, following in pairwise(points)
+    ):
         _refuse(
             name, "For forward anneals, anneal fraction s must monotonically increase"
         )
     steepest = 1 / ANNEALING[0]
-    for (t, s), (later, other) in pairwise(points):
-        if round(abs((s - other) / (t - later)), 10) > steepest:
+    for (t, s), (next_t, following) in pairwise(points):
+        if round(abs((s - following) / (t - next_t)), 10) > steepest:
             _refuse(name, f"the maximum slope cannot exceed {steepest}")
 
 
@@ -308,7 +310,7 @@ def _check_points(
         _refuse(name, f"{name} should be a list of 2-tuples")
     if points[0][0] != 0:
         _refuse(name, "In the first point, time t must equal 0")
-    if not all(one[0] < other[0] for one, other in pairwise(points)):
+    if not all(previous[0] < following[0] for previous, following in pairwise(points)):
         _refuse(name, "Time t must increase for all points in the schedule")
 
 

@@ -55,8 +55,8 @@ class Problems:
         # names of the parameters that are stored with the payload instead of the options,
         # since some of them have a value per qubit
         in_payload: set[str] = set()
-        if (of_device := device.description.solver) is not None:
-            parameters.check_listed(params, graph, of_device)
+        if (solver_properties := device.description.solver) is not None:
+            parameters.check_listed(params, graph, solver_properties)
             solver_params = params.of_solver
             bqm["info"] = {KEY: {**solver_params}}
             in_payload = {
@@ -64,7 +64,7 @@ class Problems:
                 for name in solver_params
                 if not isinstance(solver_params[name], int | float)
             }
-            job_parameters = parameters.vendor_job_parameters(params, of_device)
+            job_parameters = parameters.vendor_job_parameters(params, solver_properties)
         else:
             parameters.check(params, graph, bqm, custom=custom)
             job_parameters = params.job_parameters(custom=custom)
@@ -80,7 +80,7 @@ class Problems:
             offset=problem.data.offset,
             graph_id=graph.id,
         )
-        whole = Submission(
+        submission = Submission(
             "problem",
             bqm,
             job_parameters,
@@ -91,8 +91,8 @@ class Problems:
                 exclude_unset=True, exclude_none=True, exclude={"params": in_payload}
             ),
         )
-        written = Written(whole.payload, whole.digest, problem_size(bqm))
-        return replace(whole, content=None, written=written)
+        written = Written(submission.payload, submission.digest, problem_size(bqm))
+        return replace(submission, content=None, written=written)
 
     def find(self, who: Identity, problem_id: str) -> Job:
         """Find a problem; refuse jobs of other dialects with 404."""
@@ -125,12 +125,12 @@ class Problems:
     async def cancel(self, who: Identity, problem_id: str) -> dict[str, JSON]:
         """Cancel a problem and return its status; refuse with 409 if it has already ended."""
         job = self.find(who, problem_id)
-        late = job.final
-        if not late:
+        has_ended = job.final
+        if not has_ended:
             job = await self._queue.cancel(who, job.id)
             # the problem may have ended meanwhile without the cancellation
-            late = job.final and job.state != "Cancelled"
-        if late:
+            has_ended = job.final and job.state != "Cancelled"
+        if has_ended:
             status = solver.STATUSES[job.state]
             raise Refused(409, f"problem {problem_id} is {status} already")
         return await asyncio.to_thread(self.status, job)

@@ -70,8 +70,10 @@ def problem_data(content: Mapping[str, JSON], graph: Topology) -> dict[str, JSON
     used, couplers = {*model.variables}, {*map(frozenset, model.quadratic)}
     lost = used - {*graph.qubits}
     if lost or couplers - {*map(frozenset, graph.couplers)}:
-        what = f"qubit {min(map(str, lost))}" if lost else "a coupler"
-        detail = f"the solver has lost {what} of the problem since it was submitted"
+        lost_part = f"qubit {min(map(str, lost))}" if lost else "a coupler"
+        detail = (
+            f"the solver has lost {lost_part} of the problem since it was submitted"
+        )
         raise Refused(409, detail)
     linear = [float(model.linear.get(qubit, _UNUSED)) for qubit in graph.qubits]
     quadratic = [

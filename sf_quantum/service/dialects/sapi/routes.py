@@ -283,8 +283,10 @@ def _cached(
     D-Wave's client requests such data separately. Outdated data does no harm, since a problem
     for an outdated graph is refused.
     """
-    fixed = solvers and not any(solver.CHANGING & one.keys() for one in solvers)
-    age = f"max-age={FIXED_SECONDS}" if fixed else "no-cache"
+    is_fixed = solvers and not any(
+        solver.CHANGING & configuration.keys() for configuration in solvers
+    )
+    age = f"max-age={FIXED_SECONDS}" if is_fixed else "no-cache"
     return conditional(
         request.headers.get("if-none-match"),
         json.dumps(content).encode(),

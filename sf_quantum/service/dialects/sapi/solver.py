@@ -187,19 +187,24 @@ def _add_or_remove(
 
 def _properties(device: Device) -> dict[str, JSON]:
     topology, vendor_properties = graph(device), device.description.solver
-    of_service: dict[str, JSON] = {
+    service_properties: dict[str, JSON] = {
         "chip_id": device.name,
         "problem_timing_data": _timing_model(device),
     }
     if vendor_properties is None:
         emulated = _emulated_properties(topology, custom=device.custom_annealing)
-        return {**emulated, **of_service, **_graph_properties(topology)}
-    of_answers = {name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS}
-    listed = {**mapping(vendor_properties.get("parameters")), **of_answers}
+        return {**emulated, **service_properties, **_graph_properties(topology)}
+    answer_parameters = {
+        name: parameters.PARAMETERS[name] for name in parameters.OF_ANSWERS
+    }
+    solver_parameters = {
+        **mapping(vendor_properties.get("parameters")),
+        **answer_parameters,
+    }
     return {
-        **of_service,
+        **service_properties,
         **vendor_properties,
-        "parameters": listed,
+        "parameters": solver_parameters,
         **_graph_properties(topology),
     }
 

@@ -407,8 +407,8 @@ def answer_for(queue: JobQueue, job: Job) -> JobAnswer:
 def shown_job(job: Job, forecast: Forecast | None) -> JobAnswer:
     """Describe a job with a forecast, which is ``None`` once the job has ended."""
     expected = vars(forecast) if forecast else _NO_FORECAST
-    shown = {**vars(job), **expected, "idempotency_key": job.key}
-    shown["note"] = job.note or (forecast and forecast.reason) or None
-    shown["queued_seconds"] = job.queued_seconds
-    shown["calibration"] = job.calibration and job.calibration.to_json()
-    return JobAnswer(**{name: shown[name] for name in JobAnswer.model_fields})
+    values = {**vars(job), **expected, "idempotency_key": job.key}
+    values["note"] = job.note or (forecast and forecast.reason) or None
+    values["queued_seconds"] = job.queued_seconds
+    values["calibration"] = job.calibration and job.calibration.to_json()
+    return JobAnswer(**{name: values[name] for name in JobAnswer.model_fields})

@@ -231,8 +231,8 @@ async def accessible(queue: Queue) -> Accessible:
     reason, availability = qpu_reason(queue), queue.availability
     # the operator's message is shown unless the QPU is unavailable for another reason
     offline = availability.is_open and reason
-    other = queue.failure or availability.in_maintenance or offline
-    message = "" if other else availability.message
+    other_reason = queue.failure or availability.in_maintenance or offline
+    message = "" if other_reason else availability.message
     return Accessible(
         is_accessible=not reason,
         message=message or reason or "The QPU is open.",
@@ -400,12 +400,12 @@ async def job(number: JobNumber, queue: Queue, who: Who) -> Response:
 async def cancel(number: JobNumber, queue: Queue, who: Who) -> WardenJob:
     """Cancel a job that has not ended, and respond when the job has left the device."""
     current = queue.find(who, number)
-    late = current.final
-    if not late:
+    has_ended = current.final
+    if not has_ended:
         current = await queue.cancel(who, current.id)
         # the job may have ended meanwhile without the cancellation
-        late = current.final and current.state != "Cancelled"
-    if late:
+        has_ended = current.final and current.state != "Cancelled"
+    if has_ended:
         status = STATUSES[current.state]
         raise Refused(409, f"Job with status '{status}' can't be canceled")
     return _job(current)

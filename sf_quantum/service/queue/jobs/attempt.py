@@ -210,7 +210,7 @@ class Attempt:
         self._slices.are_of(batch, sum(part or 0 for part in done))
 
     def _run_next(self) -> Outcome:
-        calibration = self._device.description.calibration
+        before = self._device.description.calibration
         try:
             self._read_payload()
             outcome = self._run_slice(self._slices.shots)
@@ -224,17 +224,15 @@ class Attempt:
             if self._on_device is not None:
                 self._on_device.give_up()
         submitted = self._on_device is not None and self._on_device.id is not None
-        now = self._device.description.calibration
-        used = _calibration(
-            outcome.calibration, calibration if submitted else None, now
-        )
+        after = self._device.description.calibration
+        used = _calibration(outcome.calibration, before if submitted else None, after)
         outcome = replace(outcome, calibration=used)
-        completed = outcome.result is not None
-        seconds = self._on_device.seconds(completed) if self._on_device else 0.0
+        has_result = outcome.result is not None
+        seconds = self._on_device.seconds(has_result) if self._on_device else 0.0
         outcome = _in_json(outcome)
         if self._slices.one_by_one and (result := outcome.result) is not None:
-            listed = Result(f'{{"sample_sets": [{result.whole}]}}')
-            outcome = replace(outcome, result=listed)
+            as_list = Result(f'{{"sample_sets": [{result.whole}]}}')
+            outcome = replace(outcome, result=as_list)
         return self._with_times(outcome, self._slices.shots, seconds)
 
     def _run_slice(self, shots: int) -> Outcome:
@@ -365,8 +363,8 @@ class Attempt:
             info["seed"] = result.info["seed"]
         used = outcome.qpu_seconds or 0.0, outcome.seconds or 0.0
         cost = None if price is None else price * used[0]
-        done = self._slices.shots_on_disk
-        return Slice(done, result.text, info, *used, cost)
+        stored_shots = self._slices.shots_on_disk
+        return Slice(stored_shots, result.text, info, *used, cost)
 
 
 def _plausible_seconds(amount: float | None) -> float | None:

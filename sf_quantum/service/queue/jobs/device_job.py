@@ -97,7 +97,7 @@ class DeviceJob:
         #: remark for the job's note: about duplicates of the job on the device, if a lost
         #: submission arrived late, or about the given-up job
         self.surplus = ""
-        self._cancelling = threading.Lock()
+        self._cancel_lock = threading.Lock()
         self._cancelling_sent = False
         self._cancelled = False
         # when the job was submitted, and when it was first seen running
@@ -156,10 +156,10 @@ class DeviceJob:
         logger.warning("job %s: %s", self._job.id, self.surplus)
         abandon(device_jobs, job_id, cancel=not self._is_to_end)
         if self._control.interrupt is Interrupt.CANCEL:
-            again = note is None or self._job.repeatable
-            return Outcome(failure=None if again else note)
-        ran = f"it ran for more than {device_jobs.longest_seconds or 0.0:g} s"
-        return Outcome(failure=ran if self._overdue else "its fate is unknown")
+            may_repeat = note is None or self._job.repeatable
+            return Outcome(failure=None if may_repeat else note)
+        overrun = f"it ran for more than {device_jobs.longest_seconds or 0.0:g} s"
+        return Outcome(failure=overrun if self._overdue else "its fate is unknown")
 
     def _follow_to_end(self, job_id: str) -> Outcome:
         try:
@@ -172,7 +172,7 @@ class DeviceJob:
         self._submitted_at = time.monotonic()
         pauses = backoff.VENDOR.pauses()
         while self.progress.state not in OVER:
-            trouble: QpuError | AuthenticationError | None = None
+            request_error: QpuError | AuthenticationError | None = None
             try:
                 self.cancel_if_asked()
                 self.progress = self._device_jobs.poll(job_id, task)
@@ -180,8 +180,8 @@ class DeviceJob:
             except UnknownJob:
                 raise
             except (QpuError, AuthenticationError) as error:
-                trouble = error
-                self._note(error)
+                request_error = error
+                self._log(error)
                 self._control.pause(self._hope.pause(next(pauses)))
             if self.progress.state == "Running":
                 self._began = self._began or time.monotonic()
@@ -190,8 +190,8 @@ class DeviceJob:
             if self._control.leaves:
                 raise Detached
             if self.progress.state not in OVER:
-                self._check_hope(trouble)
-        return self._read(job_id, pauses)
+                self._check_hope(request_error)
+        return self._read_result(job_id, pauses)
 
     def _explain(self, outcome: Outcome) -> Outcome:
         """Add the reason to the outcome of a job that the service itself has stopped."""
@@ -226,31 +226,31 @@ class DeviceJob:
             if job_id is not None:
                 self._device_jobs.cancel(job_id)
 
-    def _read(self, job_id: str, pauses: Iterator[float]) -> Outcome:
-        failed = 0
+    def _read_result(self, job_id: str, pauses: Iterator[float]) -> Outcome:
+        failures = 0
         while True:
             try:
                 return self._device_jobs.result(job_id, self._task)
             except UnknownJob:
                 raise
             except AuthenticationError as error:
-                trouble: QpuError | AuthenticationError = error
+                request_error: QpuError | AuthenticationError = error
             except QpuError as error:
-                trouble = error
+                request_error = error
             if self._control.leaves:
                 raise Detached
-            self._note(trouble)
+            self._log(request_error)
             try:
-                self._check_hope(trouble)
+                self._check_hope(request_error)
             except Hopeless as error:  # not given up: the job has certainly ended
                 return Outcome(
                     failure=None if self._is_to_end else f"{UNREAD}: {error}"
                 )
             self._control.pause(self._hope.pause(next(pauses)))
             # an attempt counts only if the vendor responds to other requests
-            failed += self._is_answered(job_id)
-            if failed == RESULT_TRIES:
-                return Outcome(failure=f"{UNREAD}: {trouble}")
+            failures += self._is_answered(job_id)
+            if failures == RESULT_TRIES:
+                return Outcome(failure=f"{UNREAD}: {request_error}")
 
     def _is_answered(self, job_id: str) -> bool:
         with suppress(QpuError, AuthenticationError):
@@ -262,14 +262,14 @@ class DeviceJob:
         if self._cancelling_sent:
             return Outcome()
         # a job that had not run when the vendor's lease ended has cost nothing
-        waited = error.lease_lost and self._began is None
-        if waited or self._job.repeatable:
+        had_not_run = error.lease_lost and self._began is None
+        if had_not_run or self._job.repeatable:
             return Outcome(lost=str(error))
         return Outcome(failure=f"{error}; {VANISHED}")
 
     def cancel_if_asked(self) -> None:
         """Cancel the job on the device, if the job is to end and the device has it."""
-        with self._cancelling:
+        with self._cancel_lock:
             job_id = self.id
             if job_id is None or self._cancelled or not self._is_to_end:
                 return
@@ -292,7 +292,7 @@ class DeviceJob:
             )
         except sqlite3.OperationalError as error:
             # the note is needed only if the service crashes within the next moments
-            self._note(error)
+            self._log(error)
 
-    def _note(self, error: Exception) -> None:
+    def _log(self, error: Exception) -> None:
         logger.warning("job %s: %s", self._job.id, error)

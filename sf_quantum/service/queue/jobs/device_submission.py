@@ -76,23 +76,23 @@ class DeviceSubmission:
                     return None
                 return self._write_id(self._device_jobs.submit(self._task))
             except NotAccepted as error:
-                trouble: QpuError | AuthenticationError = error
-                self._note(error)
+                request_error: QpuError | AuthenticationError = error
+                self._log(error)
                 self._note_not_sent(unsure)
                 pause = max(pause, min(error.retry_seconds or 0.0, SUBMISSION_SECONDS))
             except AuthenticationError as error:
                 # the site's credentials are wrong; the job is not to blame
-                trouble = error
-                self._note(error)
+                request_error = error
+                self._log(error)
                 self._note_not_sent(unsure)
             except QpuError as error:
                 unsure = self._may_have_run(error)
                 text = "job %s: it is not known whether it was submitted: %s"
                 logger.warning(text, self._job.id, error)
-                trouble = error
+                request_error = error
             if unsure:
                 is_to_end = control.interrupt is Interrupt.CANCEL
-                self._hope.check(trouble, "Queued", is_to_end=is_to_end)
+                self._hope.check(request_error, "Queued", is_to_end=is_to_end)
                 pause = self._hope.pause(pause)
             control.pause(pause)
             if control.leaves and unsure:
@@ -105,24 +105,24 @@ class DeviceSubmission:
         :param job_id: id of the job on the device that is not a duplicate
         :returns: message to users about the duplicates; empty if there are none
         """
-        device_jobs, surplus = self._device_jobs, ""
+        device_jobs, remark = self._device_jobs, ""
         if not self._perhaps_twice or device_jobs.recovery is not Recovery.BY_TAG:
-            return surplus
+            return remark
         for pause in islice(backoff.VENDOR.pauses(), SURPLUS_TRIES):
             try:
                 if not (others := device_jobs.duplicates(self._task.tag, job_id)):
-                    return surplus
+                    return remark
                 late = (
                     f"a submission arrived late, as {', '.join(others)} on the device"
                 )
-                surplus = f"{late}, and could not be cancelled"
+                remark = f"{late}, and could not be cancelled"
                 for other in others:
                     device_jobs.cancel(other)
                 return f"{late}, and was cancelled: it may have been billed"
             except (QpuError, AuthenticationError) as error:
-                self._note(error)
+                self._log(error)
             self._control.pause(pause)
-        return surplus
+        return remark
 
     def _note_sent(self) -> bool:
         """Note that the device may have the job from now on.
@@ -171,5 +171,5 @@ class DeviceSubmission:
         written(lambda: self._store.progress.submitted(self._job.number, job_id))
         return job_id
 
-    def _note(self, error: Exception) -> None:
+    def _log(self, error: Exception) -> None:
         logger.warning("job %s: %s", self._job.id, error)

@@ -58,13 +58,13 @@ class JobControl:
             moved to this lease
         """
         seconds = cost.qpu_seconds, cost.compute_seconds
-        adding = asyncio.wrap_future(
+        writing = asyncio.wrap_future(
             self._store.jobs.add(lease, submission, *seconds, is_stored=is_stored)
         )
-        self._adding[lease.id] = adding
+        self._adding[lease.id] = writing
         checked_for = fitting(self.table.device.description)
-        counted = lease.user, lease.job_class, len(submission.payload)
-        self.table.counts.take(*counted)
+        reserved = lease.user, lease.job_class, len(submission.payload)
+        self.table.counts.take(*reserved)
         # In a callback, since the job must be added to the table even if the caller is
         # cancelled.
         cancelling: list[asyncio.Task[None]] = []
@@ -72,7 +72,7 @@ class JobControl:
         def added(written: asyncio.Future[tuple[Job, bool]]) -> None:
             if self._adding.get(lease.id) is written:
                 del self._adding[lease.id]
-            self.table.counts.give_back(*counted)
+            self.table.counts.give_back(*reserved)
             if written.exception() is not None:
                 return
             job, new = written.result()
@@ -86,8 +86,8 @@ class JobControl:
                 self.table.observations.jobs[job.job_class, "Cancelled"] += 1
                 log_job("cancelled", job, reason="its lease has ended")
 
-        adding.add_done_callback(added)
-        job, new = await asyncio.shield(adding)
+        writing.add_done_callback(added)
+        job, new = await asyncio.shield(writing)
         if not new:
             for task in cancelling:
                 await asyncio.shield(task)
@@ -161,8 +161,8 @@ class JobControl:
         except sqlite3.Error:
             # If the lease accepts no more jobs, its end cancels the job on disk. The lease of
             # a quality job never accepts jobs, and its end cancels no job.
-            accepted = self._leases.accepting(live.entry.lease) is not None
-            if accepted or live.entry.job_class == "quality":
+            accepts_jobs = self._leases.accepting(live.entry.lease) is not None
+            if accepts_jobs or live.entry.job_class == "quality":
                 table.restored(live)
             else:
                 table.cancelled(live)

@@ -74,10 +74,10 @@ class JobRun:
         if job.final:  # cancelled meanwhile
             self._table.attempt_ended(live, job, 0.0)
             return
-        if (former := _interruption(job)) is not None:
+        if (earlier := _interruption(job)) is not None:
             # The previous service may have died before it interrupted the job on the device.
             # A cancellation also takes precedence if the QPU was closed meanwhile.
-            live.interrupt(former)
+            live.interrupt(earlier)
         attempt = self._begin(job)
         if job.state == "Running":
             self._note_running(job)
@@ -90,7 +90,7 @@ class JobRun:
             )
         except Detached:
             return
-        await self._settle(job, self._retry_if_lost(ended), result)
+        await self._finish(job, self._retry_if_lost(ended), result)
 
     def _begin(self, job: Job) -> Attempt:
         live, loop = self._live, asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class JobRun:
         failure = f"{outcome.lost} ({live.losses} times)"
         return replace(ended, outcome=replace(outcome, failure=failure))
 
-    async def _settle(self, job: Job, ended: Ended, result: str | None) -> None:
+    async def _finish(self, job: Job, ended: Ended, result: str | None) -> None:
         """Write the end of the attempt."""
         table, number, outcome = self._table, job.number, ended.outcome
         if self._starting is not None:
@@ -192,8 +192,8 @@ class JobRun:
                 table.observations.attempt_interrupted(job.job_class, cause, *times)
         # Neither the accounting nor the policy charges an interrupted slice: it has no
         # result, and its charge would delay the user's next jobs.
-        lost = 0.0 if settled.final else ended.last[0]
-        table.attempt_ended(self._live, settled, ended.spent - lost)
+        uncharged = 0.0 if settled.final else ended.last[0]
+        table.attempt_ended(self._live, settled, ended.spent - uncharged)
 
     def _write_end(self, job: Job, ended: Ended, result: str | None) -> Future[Job]:
         outcome, note = ended.outcome, ended.outcome.failure
@@ -242,11 +242,11 @@ def _interruption(job: Job) -> Interruption | None:
 
 
 def _with_remark(
-    note: str | None, ended: Ended, former: str | None = None
+    note: str | None, ended: Ended, earlier: str | None = None
 ) -> str | None:
     if not ended.surplus:
         return note
-    return "; ".join(filter(None, (note or former, ended.surplus)))
+    return "; ".join(filter(None, (note or earlier, ended.surplus)))
 
 
 async def _write(write: Callable[[], Future[T]]) -> T:

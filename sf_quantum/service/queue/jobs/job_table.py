@@ -87,9 +87,11 @@ class JobTable:
 
     def busy(self, lease_id: str) -> bool:
         """Return whether a lease has waiting, pending or running jobs."""
-        runs = any(live.entry.lease == lease_id for live in self.on_device)
+        is_running = any(live.entry.lease == lease_id for live in self.on_device)
         return (
-            runs or lease_id in self._waiting or bool(self.pending.of_lease(lease_id))
+            is_running
+            or lease_id in self._waiting
+            or bool(self.pending.of_lease(lease_id))
         )
 
     # events: each docstring says what has happened

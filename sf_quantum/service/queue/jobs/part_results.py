@@ -37,15 +37,15 @@ def _all_results(store: Store, number: int, first: int) -> Iterator[str]:
     if (result := store.jobs.result(number)) is not None:
         yield from _split(result)
         return
-    passed = 0
+    items_before = 0
     for part, info in enumerate(store.slices.infos(number)):
         # a slice without a number of items has part of the shots of each item, so no item
         # has finished
         items = info.get("circuits", info.get("problems"))
         if (items := count(items)) is None:
             return
-        passed += items
-        if passed <= first:
+        items_before += items
+        if items_before <= first:
             yield from [""] * items
         elif (text := store.slices.text(number, part)) is not None:
             yield from _split(text)
@@ -66,21 +66,21 @@ def _split(text: str) -> Iterator[str]:
         counters = listing(content.get("counters") or content.get("counter"))
         yield from map(json.dumps, counters)
         return
-    place = start.end()
+    position = start.end()
     # counts by bit string contain no further braces
-    while text.startswith("{", place) and (end := text.find("}", place) + 1):
-        yield text[place:end]
+    while text.startswith("{", position) and (end := text.find("}", position) + 1):
+        yield text[position:end]
         if not start[1]:
             return
-        after = _NEXT.match(text, end)
-        place = after.end() if after else end
+        separator = _NEXT.match(text, end)
+        position = separator.end() if separator else end
 
 
-def _split_sample_sets(text: str, place: int) -> Iterator[str]:
+def _split_sample_sets(text: str, position: int) -> Iterator[str]:
     """Split a list of sample sets, by parsing one sample set at a time."""
     decoder = json.JSONDecoder()
-    while text.startswith("{", place):
-        _, end = decoder.raw_decode(text, place)
-        yield text[place:end]
-        after = _NEXT.match(text, end)
-        place = after.end() if after else end
+    while text.startswith("{", position):
+        _, end = decoder.raw_decode(text, position)
+        yield text[position:end]
+        separator = _NEXT.match(text, end)
+        position = separator.end() if separator else end

@@ -149,8 +149,8 @@ class Slices:
         else:
             # the computing time is included only if it depends on the number of parts; that
             # of a sequence does not depend on its shots
-            by_parts = self._size is not None or self.batch is not None
-            computed = job.compute_seconds if by_parts else 0.0
+            depends_on_parts = self._size is not None or self.batch is not None
+            computed = job.compute_seconds if depends_on_parts else 0.0
             max_parts = slice_parts(
                 self._device,
                 job.parameters,

@@ -22,10 +22,10 @@ def lease_user(settings: ServiceSettings, who: Identity, requested: str | None) 
 
     Only root and admins may request a lease for others.
     """
-    powerful = who.admin or who.root
-    if not powerful and settings.leases.by == "root":
+    privileged = who.admin or who.root
+    if not privileged and settings.leases.by == "root":
         raise Refused(403, "only root and admins acquire leases of this QPU")
-    if not powerful and requested not in (None, who.user):
+    if not privileged and requested not in (None, who.user):
         raise Refused(403, "only root and admins acquire leases for others", "user")
     user, authorized = requested or who.user, settings.leases.authorized_users
     if authorized and user not in authorized:
@@ -41,12 +41,12 @@ def lease_class(
     If a pending Slurm job lists several partitions, the lowest of their classes applies.
     """
     classes = settings.classes
-    of_partitions = [
+    partition_classes = [
         classes.partitions.get(name) for name in (request.partition or "").split(",")
     ]
-    requested = [request.job_class] if request.job_class else of_partitions
+    requested = [request.job_class] if request.job_class else partition_classes
     ranks = [RANKS[name or classes.default] for name in requested]
-    ranks += [RANKS[name] for name in of_partitions if name]
+    ranks += [RANKS[name] for name in partition_classes if name]
     return CLASSES[max(*ranks, RANKS[classes.users.get(user, classes.highest)])]
 
 

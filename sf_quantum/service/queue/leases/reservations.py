@@ -44,8 +44,8 @@ class Reservations:
                 raise Refused(503, f"the QPU's reservations are not known: {problem}")
             detail = "this QPU has no reservations: omit it"
             if reservations:
-                right = " or ".join(map(repr, reservations))
-                detail = f"this QPU has no reservation {name!r}: write {right}"
+                alternatives = " or ".join(map(repr, reservations))
+                detail = f"this QPU has no reservation {name!r}: write {alternatives}"
             raise Refused(422, detail, FIELD)
         if (reserved := reservations[name]) is None:
             detail = f"no {name} is booked: book one at the QPU's vendor, or omit it"

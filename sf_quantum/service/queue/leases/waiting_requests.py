@@ -207,17 +207,15 @@ class WaitingRequests:
         """
         now = time.time()
         late = [
-            waiting_
-            for waiting_ in self._requests
-            if (latest := waiting_.request.latest_start) is not None and latest < now
+            request
+            for request in self._requests
+            if (latest := request.request.latest_start) is not None and latest < now
         ]
         for waiting in late:
             if isinstance(waiting, ClientRequest):
                 waiting.granted.set_exception(not_granted(waiting.request))
                 self._requests.remove(waiting)
-        return [
-            waiting_.live for waiting_ in late if isinstance(waiting_, StoredRequest)
-        ]
+        return [request.live for request in late if isinstance(request, StoredRequest)]
 
     def refuse_user(self, user: str, reason: str) -> None:
         """Refuse the requests of a user whose clients wait, with 403."""

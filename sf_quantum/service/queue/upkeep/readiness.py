@@ -48,9 +48,9 @@ class Readiness:
         ):
             return why
         if (
-            lack := await asyncio.to_thread(disk.problem, queue.store.path)
+            disk_problem := await asyncio.to_thread(disk.problem, queue.store.path)
         ) is not None:
-            return lack
+            return disk_problem
         try:
             # a test of the disk: the version is stored already, but SQLite writes it again
             writing = queue.store.change(

@@ -23,17 +23,21 @@ class SlurmWatch:
 
     async def run(self) -> None:
         """Query the Slurm jobs of all leases regularly, until cancelled."""
-        gone = defaultdict[str, int](int)
+        gone_replies = defaultdict[str, int](int)
         while True:
             await asyncio.sleep(self._vqpus.ends.settings.slurm_poll_seconds)
             leases = {live.lease.id: live for live in self._vqpus.table}
-            gone = defaultdict(int, {id_: gone[id_] for id_ in leases.keys() & gone})
+            gone_replies = defaultdict(
+                int, {id_: gone_replies[id_] for id_ in leases.keys() & gone_replies}
+            )
             for id_, live in leases.items():
                 job, cluster = live.lease.slurm_job_id, live.lease.slurm_cluster
                 configured = self._vqpus.ends.settings.slurm_cluster
                 if job is None or not await self._cluster.has(job, cluster, configured):
                     continue
-                gone[id_] = gone[id_] + 1 if await slurm_jobs.is_gone(job) else 0
-                if gone[id_] >= CLEAR_ANSWERS:
+                gone_replies[id_] = (
+                    gone_replies[id_] + 1 if await slurm_jobs.is_gone(job) else 0
+                )
+                if gone_replies[id_] >= CLEAR_ANSWERS:
                     cause = LeaseEndCause.SLURM_JOB_GONE
                     await self._vqpus.end_logged(live, cause)

@@ -94,8 +94,8 @@ class Baseline:
         slope, intercept = 0.0, fmean(values)
         if min(ages) < max(ages):
             slope, intercept = linear_regression(ages, values)
-        rest = sum((r.stabilized - intercept - slope * r.age) ** 2 for r in results)
-        spread = math.sqrt(rest / max(1, len(results) - 2))
+        residual = sum((r.stabilized - intercept - slope * r.age) ** 2 for r in results)
+        spread = math.sqrt(residual / max(1, len(results) - 2))
         return cls(intercept, slope, max(1.0, spread))
 
     def deviation(self, result: QualityResult) -> float:
@@ -152,8 +152,8 @@ class QualityJobs:
         )
 
     async def _run(self) -> None:
-        if (described := self._describe_device()) != self._device:
-            self._device = described
+        if (identity := self._describe_device()) != self._device:
+            self._device = identity
             await self._read()
         bqm = quality_problem.problem(self._queue.device.description.qubits)
         now = time.time()

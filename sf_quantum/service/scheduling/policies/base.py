@@ -192,9 +192,9 @@ class SortedJobs(Generic[SortKey]):
         self.keys.insert(index, key)
         self.jobs.insert(index, job)
         keys, seconds = self._by_kind[job.kind]
-        of_kind = bisect_left(keys, key)
-        keys.insert(of_kind, key)
-        seconds.insert(of_kind, job.seconds)
+        kind_index = bisect_left(keys, key)
+        keys.insert(kind_index, key)
+        seconds.insert(kind_index, job.seconds)
         return index
 
     def remove(self, key: SortKey) -> int:
@@ -207,8 +207,8 @@ class SortedJobs(Generic[SortKey]):
             raise KeyError(key)
         del self.keys[index]
         keys, seconds = self._by_kind[self.jobs.pop(index).kind]
-        of_kind = bisect_left(keys, key)
-        del keys[of_kind], seconds[of_kind]
+        kind_index = bisect_left(keys, key)
+        del keys[kind_index], seconds[kind_index]
         return index
 
     def before(self, key: SortKey | None) -> dict[Kind, Work]:

@@ -139,27 +139,25 @@ class FairShare(ByClass, Policy):
         reaches the value that the job's account will have when the job is next. The same
         applies to the other users of the job's account.
         """
-        job_class, account_name = job.job_class, account_of(job)
+        job_class, owner = job.job_class, account_of(job)
         by_account = held.by_account(job_class)
         queues = self._queues[job_class]
         if not by_account:
             return ()
         overtaking = []
         by_user: defaultdict[str, list[ExpectedLease]] = defaultdict(list)
-        for lease in by_account.get(account_name, ()):
+        for lease in by_account.get(owner, ()):
             by_user[lease.user].append(lease)
-        queue = queues[account_name]
+        queue = queues[owner]
         tag, user_tag = queue.tag(job), queue.user_tag(job)
         for user, leases in by_user.items():
             if user != job.user:
-                seconds_until_tag = self._until(
-                    (account_name, user), job_class, user_tag
-                )
+                seconds_until_tag = self._until((owner, user), job_class, user_tag)
                 overtaking.append(
                     Overtaking(leases, seconds_until_tag - queue.seconds(user))
                 )
         for other, leases in by_account.items():
-            if other != account_name:
+            if other != owner:
                 before = queues[other].seconds_before(tag) if other in queues else 0.0
                 seconds_until_tag = self._until((other, None), job_class, tag[0])
                 overtaking.append(Overtaking(leases, seconds_until_tag - before))
@@ -167,8 +165,8 @@ class FairShare(ByClass, Policy):
 
     def _until(self, sharer: Sharer, job_class: JobClass, per_share: float) -> float:
         """Return the further QPU seconds with which a sharer reaches a usage per share."""
-        (present,) = self.per_share(sharer, job_class, [0.0])
-        missing = per_share - present
+        (current,) = self.per_share(sharer, job_class, [0.0])
+        missing = per_share - current
         return missing * self._shares.of(sharer) / self.usage.weight
 
     def per_share(

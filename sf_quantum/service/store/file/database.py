@@ -57,14 +57,14 @@ class Database:
     ) -> None:
         self.path = path
         try:
-            with ExitStack() as opened:
-                self._writer = opened.enter_context(closing(_connect(path)))
+            with ExitStack() as stack:
+                self._writer = stack.enter_context(closing(_connect(path)))
                 _prepare(self._writer, path, version, schema, upgrades or {})
                 self._requests, self._large, self._parts, self._reports = (
-                    opened.enter_context(closing(_Reader(path, sql_functions)))
+                    stack.enter_context(closing(_Reader(path, sql_functions)))
                     for sql_functions in ({}, {}, {}, functions or {})
                 )
-                self._connections = opened.pop_all()
+                self._connections = stack.pop_all()
         except sqlite3.Error as error:
             # exactly this class: SQLITE_NOTADB or SQLITE_CORRUPT; a restart does not help
             remedy = f"; {REMEDY}" if type(error) is sqlite3.DatabaseError else ""
@@ -143,12 +143,12 @@ class Database:
         return self._reports.read(query, values)
 
     def _work(self) -> None:
-        last = False
-        while not last:
+        is_last = False
+        while not is_last:
             batch = [self._changes.get()]
             while len(batch) < MAX_CHANGES and not self._changes.empty():
                 batch.append(self._changes.get())
-            last = None in batch
+            is_last = None in batch
             self._commit([change for change in batch if change is not None])
 
     def _commit(self, batch: list[_Change]) -> None:
@@ -253,8 +253,8 @@ def _prepare(
     upgrades: Mapping[int, str],
 ) -> None:
     stored = db.execute("PRAGMA user_version").fetchone()[0]
-    empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not empty and (
+    is_empty = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not is_empty and (
         stored == 0 or (stored == version and not _has_tables(db, schema))
     ):
         raise InputError(
@@ -263,7 +263,7 @@ def _prepare(
         )
     missing = range(stored, version)
     is_readable = stored <= version and all(step in upgrades for step in missing)
-    if not is_readable and not (stored == 0 and empty):
+    if not is_readable and not (stored == 0 and is_empty):
         raise InputError(
             f"{path}: its state has version {stored}, this sf_quantum reads version "
             f"{version}: start the version that wrote it, or use another state folder"
@@ -274,6 +274,6 @@ def _prepare(
     # file less often.
     db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    steps = schema if empty else " ".join(upgrades[step] for step in missing)
+    steps = schema if is_empty else " ".join(upgrades[step] for step in missing)
     if steps:
         db.executescript(f"BEGIN; {steps} PRAGMA user_version = {version}; COMMIT;")

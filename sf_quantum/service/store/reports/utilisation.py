@@ -76,8 +76,8 @@ class UtilisationHistory:
 
         :param now: current time by the store's clock
         """
-        present = int(now // 60)
-        oldest = present - MINUTES + 1
+        current = int(now // 60)
+        oldest = current - MINUTES + 1
         for minute in [minute for minute in self._seconds if minute < oldest]:
             del self._seconds[minute]
         begin, written = max(self._until, oldest * 60.0), now - WRITTEN_SECONDS
@@ -97,7 +97,7 @@ class UtilisationHistory:
                 seconds[minute],
                 {status: by_status[status][minute] for status in by_status},
             )
-            for minute in range(oldest, present + 1)
+            for minute in range(oldest, current + 1)
         ]
 
     def _add(self, seconds: _Seconds, since: float, before: float) -> None:
