@@ -13,8 +13,7 @@ from sf_quantum.service.domain.jobs import JobClass, Lease, Pattern
 from sf_quantum.service.domain.settings import Account
 from sf_quantum.service.scheduling.shares import account_of
 
-# LATEST: number of the latest ended leases, whose usage the hints are compared with. FEW:
-# smallest number of leases for a useful comparison.
+# largest and smallest number of values in a measure, see :class:`HeldLeases`
 LATEST = 100
 FEW = 10
 # fraction of the time in which a tenant has a job pending or running, by the pattern of
@@ -29,7 +28,11 @@ LOAD: Mapping[Pattern | None, float] = {
 
 
 class ExpectedLease(NamedTuple):
-    """The QPU seconds that a held lease is still expected to submit, and its load in QPUs."""
+    """What a held lease is still expected to submit.
+
+    :param seconds: QPU seconds
+    :param load: fraction of the time in which the lease has a job pending or running
+    """
 
     user: str
     seconds: float
@@ -69,13 +72,13 @@ class _HeldLease:
 class HeldLeases:
     """The held leases, and the QPU seconds that they are expected to submit.
 
-    The measure of hints is the usage of the latest ended leases:
+    Expectations are based on the *measure*, the usage of the latest ended leases:
 
     - A lease with a hint is expected to use its hint, bounded by the quartiles of the
       measure.
-    - A lease without a hint is expected to use the median.
+    - A lease without a hint is expected to use the median of the measure.
     - A lease that has already used that many seconds is expected to reach the mean of the
-      values in the measure above its use.
+      larger values in the measure.
 
     Until :data:`FEW` leases have ended, the hints of all held leases are the measure; with
     fewer than :data:`FEW` hints, nothing is expected. Usage before a restart is not known.
@@ -95,12 +98,12 @@ class HeldLeases:
 
     @property
     def measured(self) -> bool:
-        """Whether the measure has enough values to compare hints with."""
+        """Whether the measure has enough values for expectations."""
         return len(self._measure) >= FEW
 
     @property
     def _measure(self) -> Sequence[float]:
-        """Usage of the latest ended leases, or hints if too few have ended, ascending."""
+        """The usage of the latest ended leases, or hints if too few have ended; ascending."""
         return self._totals if len(self._totals) >= FEW else self._hints
 
     def add(self, lease: Lease) -> None:
