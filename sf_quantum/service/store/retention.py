@@ -72,7 +72,10 @@ def purge(store: Store, before: float) -> Future[int]:
     """
 
     def change(db: sqlite3.Connection) -> int:
-        query = f"SELECT number FROM jobs WHERE ended_steady < ? AND NOT {_IS_GIVEN_UP} LIMIT ?"
+        query = (
+            "SELECT number FROM jobs "
+            f"WHERE ended_steady < ? AND NOT {_IS_GIVEN_UP} LIMIT ?"
+        )
         old = [row["number"] for row in db.execute(query, (before, BATCH))]
         _delete(db, old)
         db.execute(
