@@ -119,7 +119,7 @@ class FairShare(ByClass, Policy):
                 yield job
 
     def work_ahead(self, job: PendingJob) -> dict[Kind, Work]:
-        """See :meth:`Policy.ahead`; linear in the number of accounts."""
+        """See :meth:`Policy.work_ahead`; linear in the number of accounts."""
         work_by_kind: defaultdict[Kind, Work] = defaultdict(Work)
         for name in CLASSES[: RANKS[job.job_class] + 1]:
             queues = self._queues[name]
@@ -133,7 +133,7 @@ class FairShare(ByClass, Policy):
     def overtaking_leases(
         self, job: PendingJob, held: HeldLeases
     ) -> Sequence[Overtaking]:
-        """See :meth:`Policy.overtaking`.
+        """See :meth:`Policy.overtaking_leases`.
 
         Later jobs of another account run first until the usage per share of that account
         reaches the value that the job's account will have when the job is next. The same
