@@ -31,7 +31,7 @@ class Cause(Enum):
 
 
 class LeaseEndCause(Enum):
-    """What ends a lease; each value is the text for requests that still use the lease."""
+    """What ends a lease; each value is the text of the reason."""
 
     RELEASED = "released"
     EXPIRED = "its time is over"

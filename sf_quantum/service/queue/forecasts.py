@@ -211,7 +211,7 @@ class Forecasts:
     ) -> Forecast:
         """Forecast a job from the work ahead of it.
 
-        :param works: pending work ahead of the job, by kind
+        :param work_by_kind: pending work ahead of the job, by kind
         :param overtaking: held leases whose later jobs overtake the job
         :param waiting: if the job waits with its lease: the work ahead of it that also waits
             with leases

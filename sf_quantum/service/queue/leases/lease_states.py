@@ -76,8 +76,7 @@ class Ended:
 class Ending:
     """Accepts no jobs; its jobs are being interrupted, and its end is being written.
 
-    :param vqpu_use: the lease's use of its vQPU; ``None`` if the lease never
-        had a vQPU
+    :param vqpu_use: the lease's use of its vQPU; ``None`` if the lease never had a vQPU
     :param closing: task that writes the end, with retries, and then waits for the jobs
     """
 
