@@ -71,8 +71,7 @@ class Attempt:
     :param job: job as stored, with its id on the device if the device has it already
     :param submitted: called each time that the job, or a slice of it, has been submitted
     :param running: called once, when the device is first seen to run the job
-    :param slice_seconds: longest time that a slice should take; ``None``: the job is not
-        sliced
+    :param slice_seconds: longest time that a slice should take; ``None``: not sliced
     :param check: whether to check the job again, since the device may have changed after
         the last check
     :param unsure: whether a previous service may have submitted the job
