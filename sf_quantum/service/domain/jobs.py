@@ -184,9 +184,9 @@ class Size:
         ``evolution`` does not apply
     :param circuits: number of circuits in a job; each runs with all shots
     :param problems: number of BQMs in a list; each runs with all shots; 0 without a list
-    :param setup_ns: by how many ns the solver parameters in BQMs lengthen the set-up; of a
-        list, their mean
-    :param shot_ns: by how many ns they lengthen each shot, likewise
+    :param setup_ns: nanoseconds by which the solver parameters in a BQM lengthen the set-up;
+        for a list of BQMs, the mean
+    :param shot_ns: nanoseconds by which they lengthen each shot; for a list, the mean
     :param qubits: largest number of qubits, variables, atoms or modes of a circuit,
         sequence or problem; 0 if unknown
     :param gates: number of gates, measurements and resets in all circuits
