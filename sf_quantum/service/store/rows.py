@@ -46,7 +46,7 @@ def lease_of(row: sqlite3.Row) -> Lease:
 
 
 def job_of(row: sqlite3.Row) -> Job:
-    """Read a job; a row that cannot be read is shown as a failed job with the reason."""
+    """Read a job; a row that cannot be read becomes a failed job, whose note is the reason."""
     content: dict[str, JSON] = dict(row)
     try:
         return _read(content)
@@ -73,7 +73,7 @@ def _read(content: Mapping[str, JSON]) -> Job:
 
 
 def _unreadable(content: Mapping[str, JSON], note: str) -> Job:
-    """A job that is over, so that it is neither run nor waited for."""
+    """Return a failed job for a row that cannot be read, so that nothing waits for the job."""
     kind, job_class = content["kind"], content["job_class"]
     moments = [content[name] for name in ("submitted", "ended", "ended_steady")]
     submitted, ended, ended_steady = (
@@ -102,7 +102,7 @@ def _unreadable(content: Mapping[str, JSON], note: str) -> Job:
 
 
 def json_value(column: str, key: str) -> str:
-    """Return the SQL of a value in a column of JSON; null if the column is not JSON."""
+    """Return SQL for a value in a column of JSON; the result is null if it is not JSON."""
     return f"CASE WHEN json_valid({column}) THEN json_extract({column}, '$.{key}') END"
 
 

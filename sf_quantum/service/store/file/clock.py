@@ -22,9 +22,9 @@ SELECT max(
 
 
 def wall_clock() -> float:
-    """Return seconds since the epoch as users can write them, with microseconds.
+    """Return seconds since the epoch, rounded to the microseconds of times in requests.
 
-    A report from the printed end of a job on must contain this job.
+    So a report whose period begins at the reported end of a job contains the job.
     """
     return round(time.time(), 6)
 

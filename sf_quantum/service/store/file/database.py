@@ -229,7 +229,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         path, timeout=LOCK_SECONDS, check_same_thread=False, isolation_level=None
     )
     db.row_factory = sqlite3.Row
-    # One damaged text must not make a whole list unreadable.
+    # A text with invalid UTF-8 must not make all rows of a query unreadable.
     db.text_factory = partial(str, encoding="utf-8", errors="replace")
     return db
 
