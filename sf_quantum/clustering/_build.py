@@ -1,4 +1,4 @@
-"""A build hook that compiles the kernels, so that no step has to.
+"""A build hook that compiles the kernels when the package is built, not in a step.
 
 The library is plain C without Python's headers, so one wheel suits every Python 3. On
 machines without a C compiler, the compiler in the `ziglang` wheel is used.
@@ -19,20 +19,21 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("sf_quantum/clustering/_kernels.c")
 LIBRARY = "sf_quantum/clustering/_kernels.so"
-# pragmas allow sums to be reordered; NaN, infinity and rounding keep their meaning
+# pragmas in the source allow sums to be reordered; unlike with -ffast-math, NaN, infinity and
+# rounding keep their meaning
 FLAGS = ["-O3", "-std=gnu11", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno",
          "-ffp-contract=off"]  # fmt: skip
 
 
 def system_compiler() -> list[str] | None:
-    """Return the compiler of ``CC`` or the PATH, or ``None``."""
+    """Return the compiler in ``CC`` or on the PATH, or ``None``."""
     if named := os.environ.get("CC"):
         return shlex.split(named)
     return next(([name] for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
 
 
 class KernelsBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled library to the wheel, or next to the source if editable."""
+    """Adds the compiled library to the wheel or, for an editable install, to the source."""
 
     def dependencies(self) -> list[str]:
         return [] if system_compiler() else ["ziglang>=0.13"]

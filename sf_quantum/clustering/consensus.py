@@ -1,7 +1,7 @@
-"""From samples to the best consensus, and the state of the loop over iterations.
+"""The best consensus from samples, and the state of the loop over iterations.
 
 Points have shape (n, d). Variable i of the samples is candidate i. An atom is a set of points
-that every clustering labels alike (see ``consensus_qubo``).
+that have equal labels in every clustering (see ``consensus_qubo``).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from sf_quantum.clustering.silhouette import EXACT_UP_TO, DistanceSums, Score
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, read_json
 
-#: the score of a consensus with a single cluster, or without a cluster
+#: score of a consensus with a single cluster, or without a cluster
 NO_SCORE = -1.0
 UNSCORED = Score(NO_SCORE, 0.0, exact=True)
 #: maximum number of partitions in one pass; each takes memory for a label per point
 BATCH = 32
-#: maximum number of groups of points in one pass, unless its first partition needs more; each
+#: maximum number of groups of points in one pass, unless a single partition needs more; each
 #: group takes memory for a sum per point
 GROUPS = 64
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples that choose the same clusters, or equal clusters of other methods."""
+    """Samples that choose the same clusters, or equal clusters of other clusterings."""
 
     #: Whether each candidate is chosen.
     chosen: NDArray[np.bool_]
@@ -151,9 +151,9 @@ class Iteration(SamplerInfo, Figures):
 
 @dataclass(frozen=True)
 class Criteria:
-    """When the loop ends, and which samples are scored."""
+    """The criteria for the end of the loop, and for the samples that are scored."""
 
-    #: the score at which the loop ends
+    #: score at which the loop ends
     threshold: float = 0.8
     #: maximum number of iterations
     limit: int = 10
@@ -205,8 +205,8 @@ def best_consensus(
 def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
     """Return the distinct selections without overlap, lowest energy first.
 
-    Samples are the same selection if they partition the points alike, regardless of which
-    of several equal clusters they choose.
+    Samples are the same selection if they give the same partition of the points, regardless
+    of which of several equal clusters they choose.
     """
     chosen = samples.chosen
     if not chosen.size:
@@ -229,7 +229,7 @@ def feasible_selections(overlap: Overlaps, samples: Samples) -> list[Selection]:
 
 
 def atom_clusters(overlap: Overlaps, chosen: NDArray[np.bool_]) -> Ints:
-    """Return the chosen candidate of each atom, counted from 0 among the chosen, or -1."""
+    """Number the chosen candidates, and return the number of each atom's candidate, or -1."""
     members = overlap.members[chosen]
     return np.where(members.any(axis=0), members.argmax(axis=0), -1).astype(np.int32)
 
@@ -240,9 +240,9 @@ def score_selections(
     """Extend each selection to a partition of all points, and score it.
 
     Points in no chosen cluster join the cluster with the nearest centroid (Rocco et
-    al., 2025). A single pass over the pairs of points scores many partitions, if each maps
-    the same groups of points to clusters. The groups are the atoms; they are split where
-    points of an atom have joined different clusters.
+    al., 2025). A single pass over the pairs of points scores many partitions, if each
+    partition maps the same groups of points to clusters. The groups are the atoms, which are
+    split if points of an atom have joined different clusters.
 
     :param exact_up_to: above this number of points, scores are estimates
     :returns: the consensus of each selection, in the same order
@@ -254,7 +254,8 @@ def score_selections(
     for selection in selections:
         labels, complete = _complete(centred, overlap, selection)
         finer = groups if complete else _refine(groups, labels)
-        # more groups would take too much memory, so the batch is scored without this selection
+        # with more groups, memory would not suffice, so the batch is scored before this
+        # selection is added
         cut = finer.max() > groups.max() and finer.max() >= GROUPS
         if batch and (len(batch) == BATCH or cut):
             results += _score(points, groups, batch, exact_up_to)
@@ -271,6 +272,7 @@ def _score(
     batch: list[tuple[Selection, Ints]],
     exact_up_to: int,
 ) -> list[Consensus]:
+    """Score the selections of a batch in one pass over the pairs of points."""
     if not batch:
         return []
     distances = DistanceSums(points, groups, exact_up_to)
@@ -290,7 +292,7 @@ def _score(
 def _complete(
     points: Doubles, overlap: Overlaps, selection: Selection
 ) -> tuple[Ints, bool]:
-    """Return the labels of all points, and whether the selection covers them all."""
+    """Return the labels of all points, and whether the selection covers all points."""
     labels = atom_clusters(overlap, selection.chosen)[overlap.atoms]
     left = np.flatnonzero(labels < 0)
     if not len(left):
@@ -341,7 +343,7 @@ def _pairs(sizes: NDArray[np.integer]) -> float:
 
 @dataclass
 class State:
-    """The loop so far: a record of each iteration, and the best consensus."""
+    """The state of the loop: a record of each iteration, and the best consensus."""
 
     iterations: list[Iteration] = field(default_factory=list)
     #: the number (from 1) of the iteration with the best score
@@ -423,7 +425,7 @@ def summary(state: State, criteria: Criteria, points: int, features: int) -> JSO
 def read_state(path: str | Path, points: int) -> State:
     """Read the state of the previous iteration.
 
-    :raises InputError: if the file is not a state, or is for another number of points
+    :raises InputError: if the file is not a state, or has another number of points
     """
     content = read_json(path, "state")
     try:

@@ -1,9 +1,9 @@
-"""From several clusterings to the QUBO whose optimum is their consensus.
+"""The QUBO of several clusterings, whose optimum is their consensus.
 
 Every cluster of every clustering is a candidate; candidates that share a point overlap.
-A consensus is a set of candidates without overlap: an independent set, of greatest
-weight (N. Li and L. J. Latecki, Clustering aggregation as maximum-weight independent
-set, NIPS 2012; as a QUBO: R. Rocco et al., QCE 2025, eq. 1).
+The consensus is the set of candidates without overlaps that has the greatest weight: a
+maximum-weight independent set (N. Li and L. J. Latecki, Clustering aggregation as
+maximum-weight independent set, NIPS 2012; as a QUBO: R. Rocco et al., QCE 2025, eq. 1).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sf_quantum.clustering.kernels import Doubles, Ints
 from sf_quantum.clustering.result import Clustering
 from sf_quantum.errors import InputError
 
-#: ``size``: eq. 1 of Rocco et al.; ``quality``: size times mean silhouette (Li,
-#: Latecki)
+#: kinds of weights: ``size`` as in eq. 1 of Rocco et al.; ``quality`` is size times mean
+#: silhouette (Li, Latecki)
 WEIGHTS = ("quality", "size")
-#: ``candidates``: eq. 1's lambda; ``tight``: see :func:`penalties`
+#: kinds of penalties: ``candidates`` as lambda in eq. 1; for ``tight``, see :func:`penalties`
 PENALTIES = ("tight", "candidates")
 
 
@@ -44,11 +44,11 @@ class Candidate:
 class Overlaps:
     """The candidates, and the points that they share.
 
-    An atom is a set of points that every clustering labels alike. A candidate is a set
-    of atoms, so computations on many points reduce to computations on a few atoms.
+    An atom is a set of points that have equal labels in every clustering. A candidate is a
+    set of atoms, so computations on many points reduce to computations on a few atoms.
     """
 
-    #: the atom of each of the n points
+    #: atom of each of the n points
     atoms: Ints
     candidates: list[Candidate]
     #: shape (candidates, atoms): whether the candidate contains the atom
@@ -63,7 +63,7 @@ class Overlaps:
 
 
 def overlaps(clusterings: list[Clustering]) -> Overlaps:
-    """Find the candidates of several clusterings of the same points, and their atoms.
+    """Find the candidates of several clusterings of the same points, and the atoms.
 
     :raises InputError: if the clusterings label different numbers of points
     """
@@ -104,9 +104,9 @@ def identity(clusterings: list[Clustering]) -> str:
 
 
 def weights(candidates: list[Candidate], kind: str) -> Doubles:
-    """Return the candidates' weights; the greatest is 1, unless all are 0 or less.
+    """Return the candidates' weights; the greatest weight is 1, unless all are 0 or less.
 
-    Weights by size are multiples of a unit, so that selections of the same number of
+    Weights by size are multiples of a unit, so that selections with the same number of
     points have the same energy even in floating point. The greatest weight then differs
     from 1 by the rounding of the unit: less than 1e-9 for up to 4 million points in total
     candidates.
@@ -122,29 +122,28 @@ def weights(candidates: list[Candidate], kind: str) -> Doubles:
 
 
 def _unit(greatest: float, most: int) -> float:
-    """Return 1 / greatest in so few bits that its multiples up to ``most`` are exact."""
+    """Return 1 / greatest, with so few bits that its multiples up to ``most`` are exact."""
     mantissa, exponent = math.frexp(1 / greatest)
     bits = sys.float_info.mant_dig - most.bit_length()
     return math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits)
 
 
 def penalties(weight: Doubles, pairs: NDArray[np.bool_], kind: str) -> Doubles:
-    """Return the penalty of each overlapping pair, 0 elsewhere.
+    """Return the penalty of each overlapping pair, and 0 for other pairs.
 
     Removing the lighter of two overlapping candidates changes the energy by its weight
     minus the penalty, so any penalty above the lighter weight keeps the optimum free of
-    overlaps. The smaller the penalty, the lower the barriers that an annealer must
-    cross.
+    overlaps. Smaller penalties give lower energy barriers, which an annealer must cross.
 
     :param weight: weights of C candidates
-    :param pairs: shape (C, C), symmetric
-    :param kind: ``tight``: 1.05 times the lighter weight; ``candidates``: C for all
+    :param pairs: whether pairs overlap, shape (C, C), symmetric
+    :param kind: ``tight`` for 1.05 times the lighter weight, or ``candidates`` for C
     :returns: shape (C, C)
     """
     if kind == "candidates":
         return np.where(pairs, float(len(weight)), 0.0)
     lighter = np.minimum.outer(weight, weight)
-    # a candidate of weight <= 0 is never chosen, but its overlaps must cost something
+    # a candidate of weight <= 0 is never in the optimum, but its overlaps need a penalty
     return np.where(pairs, 1.05 * np.where(lighter > 0, lighter, 0.05), 0.0)
 
 

@@ -22,14 +22,14 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 T = TypeVar("T")
 
-#: maximum number of points in a tile: TILE in ``_kernels.c``
+#: maximum number of points in a tile, equal to TILE in ``_kernels.c``
 TILE = 256
 #: dtypes that the kernels read: double, int32, int64 and bytes
 KINDS = ("f8", "i4", "i8", "u1")
 
 
 def spatial_order(points: Doubles) -> Ints:
-    """Return the rows in the order of a k-d tree's leaves, so that neighbours are near.
+    """Return the rows in the order of a k-d tree's leaves, in which near points are adjacent.
 
     :returns: a permutation of 0 .. n - 1
     """
@@ -39,7 +39,7 @@ def spatial_order(points: Doubles) -> Ints:
 
 
 def core_points(points: Doubles, radius: float, least: int) -> NDArray[np.bool_]:
-    """Find points with at least ``least`` points, themselves included, in ``radius``.
+    """Find points with at least ``least`` points, including themselves, within ``radius``.
 
     :returns: whether each point is a core point; shape (n,)
     """
@@ -95,15 +95,15 @@ def pair_sums(
     The result does not depend on the number of threads.
 
     :param points: sorted so that each tile lies in one group
-    :param starts: rows where tiles start, and the number of rows; at most :data:`TILE`
-        apart
+    :param starts: rows at which tiles start, at most :data:`TILE` apart, and finally the
+        number of rows
     :param group: the group of each tile
     :param need: shape (tiles, groups)
     :returns: shape (n, groups); entries that are not needed are incomplete
     """
     tiles, groups = need.shape
-    columns, wanted = np.ascontiguousarray(points.T), np.ascontiguousarray(need, "u1")
-    tiled = (points, columns, *points.shape, tiles, starts, group, groups, wanted)
+    columns, needed = np.ascontiguousarray(points.T), np.ascontiguousarray(need, "u1")
+    tiled = (points, columns, *points.shape, tiles, starts, group, groups, needed)
     chunks = 4 if len(points) * groups < 4_000_000 else 2
 
     def work(chunk: int) -> Doubles:
@@ -140,7 +140,7 @@ def group_sums(
 
 
 def _in_threads(work: Callable[[T], Doubles], items: Sequence[T]) -> list[Doubles]:
-    # OpenMP's own format: "4", or "4,2" for nested loops
+    # in OpenMP's format: "4", or "4,2" for nested loops
     wanted = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     threads = int(wanted) if wanted.isdecimal() else 0
     threads = min(len(items), threads or len(sched_getaffinity(0)))
@@ -165,7 +165,7 @@ def _converted(
     if not isinstance(value, np.ndarray):
         kind = ctypes.c_double if isinstance(value, float) else ctypes.c_int64
         return kind(value)
-    # the kernels ignore strides
+    # the kernels do not use strides, so arrays must be contiguous
     if not value.flags.c_contiguous or value.dtype.str[1:] not in KINDS:
         raise ValueError(
             "the kernels read contiguous arrays of double and integer only"

@@ -1,8 +1,8 @@
-"""The clustering methods: k-means, DBSCAN, single linkage, and their parameters.
+"""The clustering methods, k-means, DBSCAN and single linkage, and their parameters.
 
 Each method takes points of shape (n, d) and returns n labels from 0 on; -1 is noise. Clusters
 are numbered in the order in which they first appear, so equal partitions have equal
-labels. Parameters are drawn from ranges by a seed, or read from a file.
+labels. Parameters are drawn from ranges with a seed, or read from a file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sf_quantum.files import JSON, mapping, read_json
 #: Keyword arguments of a method.
 Parameters: TypeAlias = dict[str, JSON]
 
-#: limit of iterations of k-means (from the reference code of Rocco et al., 2025)
+#: maximum iterations of k-means (from the reference code of Rocco et al., 2025)
 MOST_ITERATIONS = 200
 
 
 def kmeans(points: Doubles, centres: list[int]) -> Ints:
-    """Cluster by Lloyd's algorithm, with the given points as initial centres.
+    """Cluster with Lloyd's algorithm, with the given points as initial centres.
 
-    A centre that loses all its points stays where it is, so there may be fewer clusters
+    A centre that loses all its points keeps its position, so there may be fewer clusters
     than centres.
 
     Source: S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28(2),
@@ -59,22 +59,23 @@ def kmeans(points: Doubles, centres: list[int]) -> Ints:
 
 
 def dbscan(points: Doubles, radius: float, least: int) -> Ints:
-    """Cluster by DBSCAN: core points connected within ``radius``, and border points.
+    """Cluster with DBSCAN: core points connected within ``radius``, and border points.
 
-    Distances are Euclidean, as ``_kernels.c`` computes them.
+    Distances are Euclidean, computed in ``_kernels.c``.
 
-    A border point within reach of several clusters joins that of its nearest core
-    point; in the original algorithm this depends on the order of the points.
+    A border point within ``radius`` of several clusters joins the cluster of its nearest
+    core point; in the original algorithm, this depends on the order of the points.
 
     Source: M. Ester et al., A density-based algorithm for discovering clusters, KDD
     1996. Clusters are the trees of the core points' minimum spanning forest cut at
     ``radius``.
 
     :param radius: largest distance of connected points, in the units of the features
-    :param least: minimum number of points within ``radius`` of a core point, including
-        itself
+    :param least: minimum number of points within ``radius`` of a core point, including the
+        core point
     """
-    # the kernel takes an int32; any number above that of the points is equivalent
+    # limited, since the kernel takes an int32; all numbers above the number of points are
+    # equivalent
     core = kernels.core_points(points, radius, min(least, len(points) + 1))
     labels = np.full(len(points), -1, np.int32)
     if not core.any():
@@ -89,11 +90,11 @@ def dbscan(points: Doubles, radius: float, least: int) -> Ints:
 
 
 def single_linkage(points: Doubles, clusters: int) -> Ints:
-    """Cluster by single linkage, cut into ``clusters`` clusters.
+    """Cluster with single linkage, cut into ``clusters`` clusters.
 
-    The clusters are the trees that remain after removing the longest edges of the
-    Euclidean minimum spanning tree (J. C. Gower and G. J. S. Ross, Minimum spanning
-    trees and single linkage cluster analysis, Applied Statistics 18(1), 1969).
+    The clusters are the trees that remain after the longest edges of the Euclidean minimum
+    spanning tree are removed (J. C. Gower and G. J. S. Ross, Minimum spanning trees and
+    single linkage cluster analysis, Applied Statistics 18(1), 1969).
 
     :raises InputError: if there are fewer points than clusters
     """
@@ -106,7 +107,10 @@ def single_linkage(points: Doubles, clusters: int) -> Ints:
 
 
 def check_clusters(clusters: int, points: int) -> None:
-    """:raises InputError: if ``clusters`` is not in 1 .. ``points``"""
+    """Check a number of clusters.
+
+    :raises InputError: if ``clusters`` is not in 1 .. ``points``
+    """
     if not 1 <= clusters <= points:
         raise InputError(
             f"{clusters} clusters of {points} points: "
@@ -144,7 +148,7 @@ METHODS: dict[str, Callable[..., Ints]] = {
     "dbscan": dbscan,
     "single-linkage": single_linkage,
 }
-# the value that is expected of each parameter in a file
+# expected values of each parameter in a file
 _EXPECTED = {
     "kmeans": {"centres": "a list of row numbers"},
     "dbscan": {
@@ -157,7 +161,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges to draw parameters from; the defaults are those of Rocco et al. (2025)."""
+    """Ranges from which parameters are drawn, by default as in Rocco et al. (2025)."""
 
     #: number of clusters, both ends included
     clusters: tuple[int, int] = (4, 10)
@@ -186,9 +190,9 @@ def draw(method: str, points: int, ranges: Ranges, seed: int) -> Parameters:
 def from_file(path: str | Path, method: str, seed: int) -> Parameters:
     """Read a method's parameters from a file, by seed and method.
 
-    :param path: JSON such as ``{"0": {"single-linkage": {"clusters": 4}}}``
-    :raises InputError: if the file has no parameters for this seed and method, or has
-        other parameters than the method's own
+    :param path: path of a JSON file such as ``{"0": {"single-linkage": {"clusters": 4}}}``
+    :raises InputError: if the file has no parameters for this seed and method, or not
+        exactly the method's parameters
     """
     content = read_json(path, "parameters")
     seeds = sorted(content, key=lambda text: (len(text), text))
@@ -206,7 +210,10 @@ def from_file(path: str | Path, method: str, seed: int) -> Parameters:
 
 
 def apply(method: str, points: Doubles, parameters: Parameters) -> Ints:
-    """:raises InputError: if the parameters do not fit the points"""
+    """Cluster points with a method of :data:`METHODS`.
+
+    :raises InputError: if the parameters do not fit the points
+    """
     return METHODS[method](points, **parameters)
 
 

@@ -34,7 +34,7 @@ def draw(points: Points, state: State, threshold: float) -> Figure:
     rows = np.arange(len(points.values))
     if len(rows) > DRAWN:
         rows = np.random.default_rng(0).choice(rows, DRAWN, replace=False)
-    plane, names = _plane(points)
+    plane, names = _projection(points)
     names = [name if len(name) <= NAME else f"{name[:NAME]}…" for name in names]
     consensus = np.asarray(state.labels)
     inputs = [(c.method, np.asarray(c.labels)) for c in state.clusterings]
@@ -71,7 +71,7 @@ def _title(name: str, labels: NDArray[np.int64]) -> str:
     return f"{name}: {clusters}" + (f", {noise:,} noise" if noise else "")
 
 
-def _plane(points: Points) -> tuple[NDArray[np.float64], list[str]]:
+def _projection(points: Points) -> tuple[NDArray[np.float64], list[str]]:
     values = points.values
     if values.shape[1] == 1:
         # spread vertically so that points do not hide each other
@@ -92,19 +92,22 @@ def _colours(
 
     :returns: red, green, blue and opacity of each point
     """
-    ours, theirs = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
+    count, consensus_count = int(labels.max(initial=-1)) + 1, int(consensus.max()) + 1
     inside = labels >= 0
     shared = np.bincount(
-        labels[inside] * theirs + consensus[inside], minlength=ours * theirs
-    ).reshape(ours, theirs)
+        labels[inside] * consensus_count + consensus[inside],
+        minlength=count * consensus_count,
+    ).reshape(count, consensus_count)
     colour_of: dict[int, int] = {}
     for flat in np.argsort(-shared, axis=None, kind="stable")[: (shared > 0).sum()]:
-        mine, other = divmod(int(flat), theirs)
-        if mine not in colour_of and other not in colour_of.values():
-            colour_of[mine] = other
-    rest = [mine for mine in range(ours) if mine not in colour_of]
-    colour_of |= {mine: theirs + spare for spare, mine in enumerate(rest)}
-    palette = [COLOURS[colour_of[i] % len(COLOURS)] for i in range(ours)]
+        cluster, consensus_cluster = divmod(int(flat), consensus_count)
+        if cluster not in colour_of and consensus_cluster not in colour_of.values():
+            colour_of[cluster] = consensus_cluster
+    rest = [cluster for cluster in range(count) if cluster not in colour_of]
+    colour_of |= {
+        cluster: consensus_count + extra for extra, cluster in enumerate(rest)
+    }
+    palette = [COLOURS[colour_of[i] % len(COLOURS)] for i in range(count)]
     return to_rgba_array([*palette, NOISE])[labels]
 
 

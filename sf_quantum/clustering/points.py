@@ -1,4 +1,4 @@
-"""Reading of points: CSV or TSV with a header, or ``.npy``."""
+"""The reading of points: CSV or TSV with a header, or ``.npy``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_read
 
-#: the squares of larger numbers, and of their differences, may not be finite
+#: largest valid number: squares of larger numbers, and of their differences, may be infinite
 LARGEST = 1e150
-#: doubles represent all whole numbers up to this one
+#: limit up to which doubles represent all whole numbers
 WHOLE = 2**53
-#: raised by NumPy for an invalid header, or an array that does not fit into memory
+#: errors that NumPy raises for an invalid header, or an array that does not fit into memory
 BROKEN_NPY = (OSError, ValueError, SyntaxError, tokenize.TokenError, MemoryError)
 
 
@@ -39,10 +39,10 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
 
     :param path: ``.npy`` (an array of shape (n, d)), ``.tsv``, or any other suffix for
         CSV
-    :param label: the column with the ground truth, which is not a feature
-    :raises InputError: if the file is missing, empty, ragged, not numeric or not finite
-        (or above :data:`LARGEST`), has a whole number that a double rounds, or fewer than
-        two points; the message names the file and line
+    :param label: column with the ground truth, which is not a feature
+    :raises InputError: if the file is missing or empty, has rows of different lengths, values
+        that are not finite numbers up to :data:`LARGEST`, a whole number that a double
+        rounds, or fewer than two points; the message names the file and line
     """
     path = Path(path)
     npy = path.suffix.lower() == ".npy"
@@ -131,14 +131,14 @@ def _read_text(path: Path, label: str | None) -> Points:
 
 
 def _beyond_whole(values: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Find the finite numbers beyond which doubles do not represent all whole numbers."""
+    """Find the valid numbers that are too large for doubles to represent all whole numbers."""
     size = np.abs(values)
     places = np.argwhere((size >= WHOLE) & (size <= LARGEST))
     return [(int(row), int(column)) for row, column in places]
 
 
 def _rounded(where: str, text: str) -> InputError:
-    """Return the error for a whole number that a double rounds: an id would be lost."""
+    """Return the error for a whole number that a double rounds, probably an id."""
     return InputError(
         f"{where}: {text} is rounded by a double; leave out a column of ids, name one of "
         "ground truth with --label, or subtract a constant"
@@ -146,7 +146,7 @@ def _rounded(where: str, text: str) -> InputError:
 
 
 def _lines(path: Path) -> tuple[list[str], str]:
-    """Return the lines without empty ones at the end, and their delimiter."""
+    """Return the lines, without empty lines at the end, and the delimiter."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -158,18 +158,18 @@ def _lines(path: Path) -> tuple[list[str], str]:
         raise InputError(f"{path}: empty; expected a header and one line per point")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     if '"' in text:
-        # cells contain commas; ASCII's unit separator does not occur in text
+        # quoted cells may contain the delimiter; ASCII's unit separator does not occur in text
         return ["\x1f".join(row) for row in _rows(path, lines, delimiter)], "\x1f"
     return lines, delimiter
 
 
 def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[list[str]]:
-    """Yield each line's cells, of which some are quoted."""
+    """Yield the cells of each line; cells may be quoted."""
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = 1
     try:
         for row in reader:
-            if reader.line_num > number:  # it has swallowed the next points
+            if reader.line_num > number:  # a quoted cell contains the next lines
                 raise csv.Error("a cell goes over several lines")
             yield row
             number += 1
@@ -181,6 +181,7 @@ def _rows(path: Path, lines: list[str], delimiter: str) -> Iterator[list[str]]:
 
 
 def _header(path: Path, line: str, delimiter: str) -> list[str]:
+    """Read the names of the columns."""
     other = next((mark for mark in ";|\t" if mark in line), None)
     if other is not None and delimiter not in line:
         raise InputError(
@@ -205,6 +206,7 @@ def _header(path: Path, line: str, delimiter: str) -> list[str]:
 def _numbers(
     path: Path, lines: list[str], delimiter: str, header: list[str], columns: list[int]
 ) -> NDArray[np.float64]:
+    """Read the numbers in columns; an error names the first wrong cell."""
     if len(lines) == 1 or not columns:
         return np.empty((len(lines) - 1, len(columns)))
     try:

@@ -1,4 +1,4 @@
-"""A clustering, and its file, which ``sfq cluster`` writes for the other tools."""
+"""A clustering, and the file that ``sfq cluster`` writes for the other tools."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Cluster:
 
     label: int
     size: int
-    #: mean silhouette of its points in its clustering; 0 if that has only one cluster
+    #: mean silhouette of the cluster's points; 0 if the clustering has only one cluster
     silhouette: float
-    #: standard error of the mean; 0 if it is exact
+    #: standard error of the mean; 0 if the mean is exact
     error: float
 
 
@@ -99,8 +99,8 @@ def read_clustering(
 ) -> Clustering:
     """Read a clustering.
 
-    :param points: the expected number of points, if known
-    :param digest: the expected hash of the points, if known
+    :param points: expected number of points, if known
+    :param digest: expected hash of the points, if known
     :raises InputError: if the file is not a clustering, or is for other points
     """
     content = read_json(path, "clustering")

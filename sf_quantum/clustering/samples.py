@@ -1,4 +1,4 @@
-"""Samples of a consensus problem, read without dimod, whose import would take longer."""
+"""The samples of a consensus problem, read without dimod to avoid its slow import."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Samples:
     energies: Doubles
     #: shape (rows,): the number of reads of each row
     reads: NDArray[np.int64]
-    #: what the sampler reports about itself
+    #: data that the sampler reports about the run
     info: Mapping[str, JSON]
 
 
 def read_samples(path: str, candidates: int) -> Samples:
-    """Read the samples that ``sfq solve`` wrote, as ``SampleSet.to_serializable()`` does.
+    """Read samples of ``sfq solve``, in the format of ``SampleSet.to_serializable()``.
 
-    :param candidates: the number of the problem's candidates
-    :raises InputError: if the file holds no sample set, or samples of other variables
+    :param candidates: number of the problem's candidates
+    :raises InputError: if the file is not a sample set, or has samples of other variables
     """
     content = read_json(path, "samples")
     try:
@@ -57,7 +57,7 @@ def read_samples(path: str, candidates: int) -> Samples:
 
 
 def _samples(content: Mapping[str, JSON], variables: int) -> Samples:
-    """Read the arrays of a sample set; the columns are in the order of its labels."""
+    """Read the arrays of a sample set, with columns in the order of the set's labels."""
     version = str(mapping(content["version"])["sampleset_schema"])
     if not version.startswith("3."):
         raise ValueError(f"schema {version}, expected 3.x")

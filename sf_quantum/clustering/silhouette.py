@@ -1,11 +1,11 @@
 """The silhouettes of one or many partitions, exact or estimated from a sample.
 
 P. J. Rousseeuw, Silhouettes, J. Comput. Appl. Math. 20, 1987. The only point of a
-cluster has s = 0, as in the paper and in scikit-learn. Distances are Euclidean: ``_kernels.c``
-sums these, and the bounds with which clusters are left out hold for no other distances.
+cluster has s = 0, as in the paper and in scikit-learn. All distances are Euclidean:
+``_kernels.c`` sums them, and the bounds that exclude clusters hold only for them.
 
-The noise of a clustering is left out here. Before a consensus is scored, ``consensus`` assigns
-each point that is in no selected cluster.
+The noise of a clustering is ignored here. Before a consensus is scored, ``consensus`` assigns
+each point that is in no selected cluster to a cluster.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Ints = NDArray[np.integer]
 EXACT_UP_TO = 200_000
 #: number of points in a sample, over all strata
 SAMPLE = 10_000
-#: limit of points times groups, which take several arrays of 8 bytes each: above it,
-#: silhouettes are estimated; above ten times the limit, they are refused
+#: limit on points times groups, since several arrays have 8 bytes for each: above the limit,
+#: silhouettes are estimated; above ten times the limit, an error is raised
 MOST_SUMS = 20_000_000
 
 
@@ -36,7 +36,7 @@ class Score(NamedTuple):
     """A mean silhouette and its precision."""
 
     mean: float
-    #: standard error of the mean; 0 if it is exact
+    #: standard error of the mean; 0 if the mean is exact
     error: float
     exact: bool
 
@@ -47,9 +47,9 @@ class Silhouettes:
 
     #: row numbers of the points
     rows: Ints
-    #: the silhouette of each
+    #: silhouette of each point
     values: Doubles
-    #: the stratum of each: a group of points that every partition labels alike
+    #: stratum of each point: a group of points that have equal labels in every partition
     strata: Ints
     #: the number of points in each stratum
     population: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Silhouettes:
     def mean(self, chosen: NDArray[np.bool_] | None = None) -> Score:
         """Estimate the mean over all points, or over the strata in ``chosen``.
 
-        W. G. Cochran, Sampling Techniques (1977), eq. 5.6: a stratified sample.
+        W. G. Cochran, Sampling Techniques (1977), eq. 5.6, for a stratified sample.
         """
         taken, mean, error = self._strata_means()
         kept = taken > 0 if chosen is None else chosen & (taken > 0)
@@ -91,8 +91,8 @@ class DistanceSums:
     """Sums of distances between points and groups of points, shared by all partitions.
 
     :param points: shape (n, d)
-    :param groups: the group of each point, -1 for points to ignore; a partition maps
-        groups to clusters
+    :param groups: group of each point, or -1 for points to ignore; a partition maps groups to
+        clusters
     :param exact_up_to: above this number of points, a stratified sample is used
     :param seed: seed of the sample
     :raises InputError: if there are too many groups for the memory
@@ -121,9 +121,9 @@ class DistanceSums:
         self.groups = groups[self.rows]
         self.sizes = np.bincount(self.groups, minlength=self.count)
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
-        # A group's mean, and the sum of squared distances from it, bound mean distances
-        # to the group from below and above (Jensen). Differences from means keep
-        # precision.
+        # A group's mean, and the sum of squared distances from the mean, bound mean distances
+        # to the group from below and above (Jensen). Coordinates are relative to the overall
+        # mean, for precision.
         shifted = self.points - (self.points.mean(axis=0) if len(rows) else 0)
         self._rounding = 1e-12 * float(np.abs(shifted).max(initial=0))
         self._mean = _group_sum(shifted, self.offsets)
@@ -136,7 +136,7 @@ class DistanceSums:
         """Compute the silhouettes of several partitions of the same points.
 
         :param partitions: cluster (0 .. k - 1) of every group, in each partition
-        :returns: the silhouettes of each partition; all 0 if it has one cluster
+        :returns: the silhouettes of each partition; all 0 if the partition has one cluster
         """
         needed = [self._needed_clusters(partition) for partition in partitions]
         if self.exact:
@@ -153,6 +153,7 @@ class DistanceSums:
         ]
 
     def _tiles(self, shifted: Doubles) -> None:
+        """Divide the points into tiles of one group each, with centres and radii."""
         starts = [
             np.arange(low, high, kernels.TILE)
             for low, high in zip(self.offsets[:-1], self.offsets[1:], strict=True)
@@ -171,18 +172,19 @@ class DistanceSums:
         self._tile_radius = np.sqrt(((high - low) ** 2).sum(axis=1)) / 2
 
     def _sample(self, seed: int) -> None:
+        """Draw the stratified sample."""
         random = np.random.default_rng(seed)
         share = SAMPLE / max(len(self.points), 1)
         # Each group has at least two points if possible, so that a variance is defined.
-        wanted = np.minimum(np.maximum(np.ceil(self.sizes * share), 2), self.sizes)
+        takes = np.minimum(np.maximum(np.ceil(self.sizes * share), 2), self.sizes)
         chosen = [
             low + random.choice(size, int(take), replace=False)
-            for low, size, take in zip(self.offsets, self.sizes, wanted, strict=False)
+            for low, size, take in zip(self.offsets, self.sizes, takes, strict=False)
         ]
         self._sampled = np.sort(np.concatenate([*chosen, []]).astype(np.int64))
 
     def _needed_clusters(self, partition: Ints) -> NDArray[np.bool_]:
-        """Find each tile's own cluster, and those that may be nearest to its points."""
+        """Find each tile's own cluster, and all clusters that may be nearest to its points."""
         k = int(partition.max(initial=-1)) + 1
         if not self.exact:
             return np.ones((1, k), bool)
@@ -210,6 +212,7 @@ class DistanceSums:
     def _score(
         self, sums: Doubles, partition: Ints, needed: NDArray[np.bool_]
     ) -> Silhouettes:
+        """Compute the silhouettes of a partition from the sums of distances."""
         chosen = np.arange(len(self.points)) if self.exact else self._sampled
         strata = self.groups[chosen]
         k = needed.shape[1]
@@ -229,7 +232,7 @@ class DistanceSums:
                     mean[~needed[self._tile_of]] = np.inf
                 other = mean.min(axis=1)
                 values = (other - inside) / np.maximum(inside, other)
-            # the only point of its cluster, or all points equal
+            # the value is 0 for the only point of a cluster, and if all points are equal
             values[(size[own_cluster] < 2) | ~np.isfinite(values)] = 0
         return Silhouettes(self.rows[chosen], values, strata, self.sizes, self.exact)
 

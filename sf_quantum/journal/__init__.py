@@ -1,19 +1,20 @@
-"""The journal of a run: where jobs ran and waited, and what they held.
+"""The journal of a run: where jobs ran and waited, and which resources they held.
 
 There is one JSON-lines file per run with one event per line, each with ``time`` (epoch
 seconds) and ``event``, its kind; the reference of the journal lists the other fields. Only
-``events.parse`` and ``Journal.write`` handle JSON: inside, an event is an object of the class
-of its kind in ``sf_quantum.journal.events``.
+``events.parse`` and ``Journal.write`` handle JSON: in the program, each kind of event has a
+class in ``sf_quantum.journal.events``.
 
 ``events`` defines the kinds of events. ``scheduler`` is a scheduler for StreamFlow that writes
 the journal: ``run_record`` records jobs, ``steps`` reads the steps of a run, and ``reuse``
 records the results of jobs and reuses results of earlier runs (``results`` reads these,
-``fingerprints`` digests what they depend on, ``contents`` digests folders). ``feasibility``
-finds jobs that can run nowhere, ``standstill`` ends runs that cannot continue; ``run_failure``
-determines why a run has failed, and ``failures`` describes why a job has failed.
+``fingerprints`` digests their dependencies, ``contents`` digests folders). ``feasibility``
+finds jobs that no location can run, ``standstill`` ends runs that cannot continue;
+``run_failure`` determines why a run has failed, and ``failures`` describes why a job has
+failed.
 
 The driver holds a lock on the file, so that a reader can distinguish a run in progress from
-an interrupted one without relying on a process id. This module must not import StreamFlow,
+an interrupted run without relying on a process id. This module must not import StreamFlow,
 so that ``sfq report`` starts fast.
 
 Imports: connectors.
@@ -46,7 +47,7 @@ from sf_quantum.journal.events import (
     parse,
 )
 
-#: the scheduler that writes journals, and the advice to select it in a StreamFlow file
+#: type of the scheduler that writes journals, and the advice to set it in a StreamFlow file
 SCHEDULER = "sfq.journal"
 ADVICE = f"add scheduling: {{scheduler: {{type: {SCHEDULER}, config: {{}}}}}}"
 DIRECTORY = ".streamflow/sfq"
@@ -57,9 +58,9 @@ POLL_SECONDS = 0.1
 RESUME = "SFQ_RESUME"
 #: the variable with which `sfq run` passes its process id to the driver
 COMMAND = "SFQ_RUN_PID"
-#: StreamFlow's message in its log before it writes an output of the workflow
+#: message in StreamFlow's log before it writes an output of the workflow
 WRITING = "WRITING output"
-#: suffixes of the steps that StreamFlow adds; few of these get a final status
+#: suffixes of steps that StreamFlow itself adds; few of these steps get a final status
 HOUSEKEEPING = ("-injector", "-collector")
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class EarlierRun(NamedTuple):
     """An earlier run of the same StreamFlow file.
 
     :param is_open: whether the run is still in progress, so no other run resumes it
-    :param is_resumed: whether the run after it reuses results of earlier runs
+    :param is_resumed: whether the following run reuses results of earlier runs
     """
 
     path: Path
@@ -102,7 +103,7 @@ class Journal:
         self.run = self.path.stem
         self._size = 0
         self._closed = False
-        # without file locks, readers wait for "end"
+        # on file systems without locks, readers wait for the event "end"
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -139,10 +140,10 @@ class Journal:
 
     @cached_property
     def first(self) -> Path:
-        """The journal of the first run that this one resumes, or its own journal.
+        """The journal of the first run in the series that this run resumes, or its own.
 
-        The next run of a StreamFlow file resumes a run that was killed or stopped, and with
-        ``resumes`` also a run that failed, but not a run that completed.
+        A run of a StreamFlow file resumes the run before it if this was killed or stopped,
+        and with ``resumes`` also if it failed, but not if it completed.
         """
         origin = self.path
         for run in self.predecessors():
@@ -157,7 +158,7 @@ class Journal:
         return origin
 
     def predecessors(self) -> Iterator[EarlierRun]:
-        """The runs of :meth:`earlier` whose journals can be read."""
+        """Yield the runs of :meth:`earlier` whose journals can be read."""
         resumes = self.resumes
         for path in self.earlier():
             with suppress(InputError, OSError):
@@ -168,14 +169,14 @@ class Journal:
                     resumes = isinstance(begin, Run) and begin.resumes
 
     def earlier(self) -> Iterator[Path]:
-        """The journals of earlier runs of the same StreamFlow file, the latest first."""
+        """Yield the journals of earlier runs of the same StreamFlow file, latest first."""
         journals = latest_first(self.path.parent, self.file)
         return (path for path in journals if path.name < self.path.name)
 
     def write(self, event: Event) -> None:
-        """Append an event.
+        """Append an event; log a warning if this fails.
 
-        If this fails, a warning is logged. After :meth:`close`, nothing is written.
+        After :meth:`close`, nothing is written.
         """
         if self._closed:
             return
@@ -187,7 +188,7 @@ class Journal:
             self._size += len(data)
         except OSError as error:
             logger.warning("%s: event lost: %s", self.path, error.strerror)
-            with suppress(OSError):  # a partial line would damage the next one
+            with suppress(OSError):  # a partial line would damage the next line
                 os.ftruncate(self._file, self._size)
 
     def close(self) -> None:
@@ -200,7 +201,7 @@ class Journal:
 
 
 def _create(directory: Path) -> tuple[Path, int]:
-    """Create a file named after the time and the process, which may drive several runs."""
+    """Create a file with a unique name from the time and the process id."""
     while True:
         now = time.time()
         started = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
@@ -209,7 +210,7 @@ def _create(directory: Path) -> tuple[Path, int]:
         try:
             return directory / name, os.open(directory / name, flags, 0o644)
         except FileExistsError:
-            time.sleep(0.001)  # another run of this process began in this millisecond
+            time.sleep(0.001)  # another run of this process has this millisecond
 
 
 def _unwritable(error: OSError) -> QuantumError:
@@ -226,21 +227,21 @@ _runs: list[Journal] = []
 
 
 def current() -> Journal | None:
-    """The journal of the run that this process drives, if it has one."""
+    """Return the journal of the run that this process drives, if any."""
     return _runs[-1] if _runs else None
 
 
 def warn(text: str) -> None:
-    """Write a warning about the run's results, cost or end to its log and its journal."""
+    """Write a warning about the run's results, cost or end to the log and the journal."""
     _streamflow.warning(text)
     if (journal := current()) is not None:
         journal.write(RunWarning(text=text))
 
 
 class Warnings:
-    """Warnings of one part of a run, such as a filter; the run shows each once.
+    """Warnings of one part of a run, such as a filter; each warning is shown once.
 
-    :param shown: texts or reasons of warnings that need not be shown again
+    :param shown: texts or reasons of warnings that have been shown before
     """
 
     def __init__(self, shown: Iterable[str] = ()) -> None:
@@ -249,16 +250,16 @@ class Warnings:
     def warn(self, text: str, *, is_recorded: bool = False) -> None:
         """Warn like :func:`warn`, unless the text has been shown.
 
-        :param is_recorded: whether another event of the journal contains the warning, so it
-            is only logged
+        :param is_recorded: whether another event of the journal contains the warning, so that
+            the warning is only logged
         """
         if self._is_new(text):
             (_streamflow.warning if is_recorded else warn)(text)
 
     def warn_of(self, reason: str, text: str, level: int = logging.WARNING) -> None:
-        """Warn like :func:`warn` if the reason is new; else only log the text.
+        """Warn like :func:`warn` if the reason is new; otherwise only log the text.
 
-        :param level: the level in the log if the reason is not new
+        :param level: level of the log entry if the reason is not new
         """
         if self._is_new(reason):
             warn(text)
@@ -272,9 +273,9 @@ class Warnings:
 
 
 def read(path: str | Path) -> list[Event]:
-    """All events of a run in order, without lines that are damaged or repeated.
+    """Return all events of a run in order, without damaged and repeated lines.
 
-    A last line that lacks only its line break is read.
+    A last line that lacks only its line break is also read.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -290,13 +291,13 @@ def read(path: str | Path) -> list[Event]:
 
 
 def status(events: Iterable[Event]) -> str:
-    """The final status of a run; empty if it has not ended, or was killed."""
+    """Return the final status of a run; empty if the run has not ended or was killed."""
     ends = [event.status for event in events if isinstance(event, End)]
     return ends[-1] if ends else ""
 
 
 def follow(path: str | Path) -> Iterator[Event]:
-    """The events as they are written, until the end of the run or of its driver.
+    """Yield the events as they are written, until the end of the run or of its driver.
 
     :raises InputError: if the file is missing or not a journal
     """
@@ -312,7 +313,7 @@ def follow(path: str | Path) -> Iterator[Event]:
 
 
 def _followed(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a journal as they are written, until the end of its driver."""
+    """Yield the lines of a journal as they are written, until the end of its driver."""
     rest, begun, locked = b"", False, False
     while True:
         alive = is_open(path)  # checked before the read, so that no event is missed
@@ -324,12 +325,12 @@ def _followed(path: str | Path, file: BinaryIO) -> Iterator[bytes]:
             if _is_whole(rest):
                 yield rest
             return
-        locked = True  # a file that was just created is locked after the pause
+        locked = True  # the driver has locked even a new file by the end of the pause
         time.sleep(POLL_SECONDS)
 
 
 def is_open(path: str | Path) -> bool:
-    """Whether the driver that writes a journal is alive; always true without locks."""
+    """Return whether the driver that writes a journal is alive; always true without locks."""
     with open(path, "rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -340,7 +341,7 @@ def is_open(path: str | Path) -> bool:
 
 @contextmanager
 def resuming(directory: Path, file: Path) -> Iterator[None]:
-    """Start to resume a run; during the block, no other run of the file can resume.
+    """Lock a file's journals while a run starts to resume; others wait or are rejected.
 
     :param directory: folder of the journals; created if it is missing
     :param file: the StreamFlow file, resolved
@@ -349,7 +350,7 @@ def resuming(directory: Path, file: Path) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # The file is opened for writing: NFS would not lock it otherwise.
+        # The file is opened for writing, since NFS would not lock it otherwise.
         lock = os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
     except OSError as error:
         raise _unwritable(error) from error
@@ -363,7 +364,7 @@ def resuming(directory: Path, file: Path) -> Iterator[None]:
 
 
 def refuse_ongoing(directory: str | Path, file: Path) -> None:
-    """Refuse to resume while a run of the same StreamFlow file is still running.
+    """Reject a resumption while a run of the same StreamFlow file is still running.
 
     :param directory: folder of the journals
     :param file: the StreamFlow file, resolved
@@ -386,17 +387,17 @@ def newest(directory: str | Path, file: Path | None = None) -> Path | None:
 
 
 def latest_first(directory: Path, file: Path | None) -> Iterator[Path]:
-    """The journals in a folder, or only those of one StreamFlow file; see :func:`newest`."""
+    """Yield the journals in a folder, or only of one StreamFlow file, latest first."""
     # the names begin with the start time
     paths = sorted(directory.glob("*.jsonl"), reverse=True)
     return (path for path in paths if file is None or _is_of(path, file))
 
 
 def elsewhere(directory: str | Path, file: Path) -> str:
-    """Say whose runs a folder of journals has if it has none of ``file``, for a message.
+    """Return a hint for a message if a folder only has journals of other files.
 
-    Runs and results belong to the path of their file: a folder that was moved or copied has
-    none. Empty if there is no journal.
+    Runs and results belong to the path of their file, so a StreamFlow file that was moved or
+    copied has none. The hint is empty if the folder has no journal.
     """
     files = map(_file, latest_first(Path(directory), None))
     other = next(filter(None, files), None)
@@ -413,7 +414,7 @@ def _is_of(path: Path, file: Path) -> bool:
 
 
 def _file(path: Path) -> str | None:
-    """The StreamFlow file of a journal's run; None if the path is not a journal."""
+    """Return the StreamFlow file of a journal's run; None if the path is not a journal."""
     try:
         with open(path, "rb") as journal:
             line = journal.readline()
@@ -429,7 +430,7 @@ def await_new(
     """Wait for the journal of a run that is about to start.
 
     :param pid: process id of the driver
-    :param existing: the journals that existed before
+    :param existing: journals that already existed before the start
     :param alive: function that returns whether the driver is alive
     :returns: None if the driver ended without a journal
     """
@@ -442,7 +443,7 @@ def await_new(
 
 
 def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
-    """The events after a position in the journal of a run in progress.
+    """Return the events after a position in the journal of a run in progress.
 
     :param offset: number of bytes that have been read
     :returns: the events, and the position after the last whole line
@@ -458,7 +459,7 @@ def read_on(path: str | Path, offset: int) -> tuple[list[Event], int]:
 
 
 def _is_whole(rest: bytes) -> bool:
-    """Whether the last line lacks only its line break, as after a copy or an edit."""
+    """Return whether the last line lacks only its line break, as after a copy or an edit."""
     try:
         parse(rest)
     except DamagedError:
@@ -467,7 +468,7 @@ def _is_whole(rest: bytes) -> bool:
 
 
 def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events of the lines of a journal; of equal lines, only the first.
+    """Yield the events of the lines of a journal, without repeated lines.
 
     Every event has its own time, so equal lines are copies.
     """
@@ -487,9 +488,9 @@ def _events(path: str | Path, lines: Iterable[bytes]) -> Iterator[Event]:
 
 
 def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | None:
-    """The event of a line; ``None`` for a damaged line, after a warning.
+    """Return the event of a line; ``None``, with a warning, for a damaged line.
 
-    :raises InputError: if it is the first line of a file that is not a journal
+    :raises InputError: if the first line shows that the file is not a journal
     """
     event = None
     try:
@@ -497,7 +498,7 @@ def _event(path: str | Path, line_number: int | None, line: bytes) -> Event | No
         kind, why = type(event), ""
     except DamagedError as error:
         kind, why = error.kind, str(error)
-    # after a full disk, the event of the run may be missing
+    # if the disk was full, the event of the run may be missing
     if line_number == 1 and kind not in (Run, Job):
         raise _no_journal(path)
     if event is None:

@@ -17,7 +17,8 @@ def digest(folder: str) -> str | None:
 
     Links are followed, even out of the folder.
 
-    :returns: ``None`` if it is missing, cannot be read, or has too many entries
+    :returns: the digest; ``None`` if the folder is missing, cannot be read, or has too many
+        entries
     """
     lines: list[str] = []
     try:
@@ -33,7 +34,7 @@ def digest(folder: str) -> str | None:
 def digest_script(folder: str) -> str:
     """Return a shell command that prints a digest of a folder where the command runs.
 
-    Its digests differ from those of :func:`digest`: compare only digests of the same kind.
+    These digests differ from digests of :func:`digest`: compare only digests of one kind.
     The command prints nothing if the folder is missing or has too many entries.
     """
     return (
@@ -49,7 +50,7 @@ def digest_script(folder: str) -> str:
 def of_file(path: str) -> str:
     """Return the SHA-1 of a file's contents, as StreamFlow computes it for outputs.
 
-    :raises OSError: if it is missing or cannot be read
+    :raises OSError: if the file is missing or cannot be read
     """
     if not stat.S_ISREG(os.stat(path).st_mode):
         return "special"
@@ -63,11 +64,11 @@ def _sha1() -> hashlib._Hash:
 
 
 def _lines(folder: str) -> Iterator[str]:
-    """A line for each entry; links to folders are followed, but each folder is read once."""
+    """Yield a line per entry; links to folders are followed, but each folder is read once."""
     visited: set[tuple[int, int]] = set()
     for parent, folders, files in os.walk(folder, onerror=_raise, followlinks=True):
-        within = parent.removeprefix(folder)
-        yield f"folder {within!r}"
+        relative = parent.removeprefix(folder)
+        yield f"folder {relative!r}"
         folders.sort()  # the order decides which link to a folder is followed
         status = os.stat(parent)
         if (status.st_dev, status.st_ino) in visited:
@@ -77,12 +78,12 @@ def _lines(folder: str) -> Iterator[str]:
         for name in folders:
             path = os.path.join(parent, name)
             if os.path.islink(path):
-                yield f"link {os.path.join(within, name)!r} {os.readlink(path)!r}"
+                yield f"link {os.path.join(relative, name)!r} {os.readlink(path)!r}"
         for name in files:
             path = os.path.join(parent, name)
             exists = os.path.exists(path)  # else this is a dangling link
             content = of_file(path) if exists else os.readlink(path)
-            yield f"file {os.path.join(within, name)!r} {content!r}"
+            yield f"file {os.path.join(relative, name)!r} {content!r}"
 
 
 def _raise(error: OSError) -> None:

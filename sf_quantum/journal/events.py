@@ -1,8 +1,8 @@
 """The events of a journal: a class for each kind, and the reader of a line.
 
-Field order is the order in a line, after ``time`` and ``event``. The annotations name the
-types that the reader checks: it returns only events with all fields of their kind. Fields
-and kinds of a later version are ignored.
+The order of a class's fields is their order in a line, after ``time`` and ``event``. The
+annotations name the types that the reader checks: it returns only events with all fields of
+their kind. Fields and kinds of a later version are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from sf_quantum import structs
 from sf_quantum.files import JSON, mapping, parse_json
 
-# Tags as StreamFlow writes them; longer numbers do not come from iterations.
+# Tags in StreamFlow's format; longer numbers cannot come from iterations.
 _TAG = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*")
 #: the states of a job, and of a run at its end: StreamFlow's states, and "reused"
 STATUSES = frozenset(
@@ -38,7 +38,7 @@ Whole: TypeAlias = int
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """An event; one of this class itself has a kind that only a later version defines."""
+    """An event; an object of this class itself is of a kind that a later version defines."""
 
     #: name of the class in the journal
     kind: ClassVar[str] = "event"
@@ -84,12 +84,12 @@ class Job(Event):
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Digests of all that the result of a job depends on.
+    """Digests of everything on which the result of a job depends.
 
-    :param command: the tool: its command line and environment, and the programs it names
-    :param inputs: digests of each input: of its files and folders, by name, and of its
-        other values, under an empty name
-    :param target: the kind of deployment, and its QPU or container
+    :param command: digest of the tool: its command line, environment and programs
+    :param inputs: digests by input and name: one for each of the input's files and folders,
+        and one for the rest of its value, under an empty name
+    :param target: digest of the kind of deployment, and its QPU or container
     """
 
     command: str
@@ -311,7 +311,7 @@ KINDS: Mapping[str, type[Event]] = {
 
 
 class DamagedError(ValueError):
-    """A damaged line; the text lists its faults, without its values, which may be long.
+    """A damaged line; the text lists the faults, without values, which may be long.
 
     :param kind: class of the damaged event
     """
@@ -375,7 +375,7 @@ _TYPES: Mapping[str, tuple[str, structs.Reader]] = {
 
 
 class _Field(NamedTuple):
-    """A field of a kind of events, and how its value is read."""
+    """A field of a kind of events, with the reader of its value."""
 
     name: str
     type: str
@@ -390,7 +390,7 @@ class _Field(NamedTuple):
     def read(self, content: Mapping[str, JSON]) -> object:
         """Return the field's value in a line's content.
 
-        :raises ValueError: if it is missing, or not of the field's type
+        :raises ValueError: if the value is missing, or not of the field's type
         """
         if self.name not in content:
             raise ValueError(f"{self.name} is missing")
@@ -414,7 +414,7 @@ FIELDS: Mapping[type[Event], Sequence[_Field]] = {
 def parse(line: bytes) -> Event:
     """Parse a line of a journal.
 
-    :raises DamagedError: if it is not an event with all fields of its kind
+    :raises DamagedError: if the line is not an event with all fields of its kind
     """
     try:
         content = mapping(parse_json(line))

@@ -1,4 +1,4 @@
-"""Why a job failed, for people: its exit code, the last lines of its errors, a remedy."""
+"""The description of a job's failure: exit code, last lines of its errors, and a remedy."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ _BY_EXIT_CODE = {
     127: "install the step's command on {where}, or put it on the PATH there{export}",
     137: "if nobody has killed it, give the step more memory",
 }
-# added for a service of a queue: without `export`, sbatch(1) passes on the environment
+# added for a service of a batch system: sbatch(1) passes the environment to the job unless
+# `export` is set
 _EXPORT = (
     "; if its service has `export` without ALL, the job lacks the driver's variables, such as "
     "PATH: add ALL"
 )
 
-# parts of CWL by the suffixes of the steps with which StreamFlow evaluates them
+# parts of CWL by the suffixes of the steps that StreamFlow adds to evaluate them
 _PARTS = {
     re.compile(pattern): part
     for pattern, part in {
@@ -60,14 +61,15 @@ _PARTS = {
         r"-transformer$": "pickValue of {0}",
     }.items()
 }
-# how cwl-utils reports an error in JavaScript: after the script, before Node's own stack
+# cwl-utils's report of an error in JavaScript: the error is after the script, and before the
+# stack of Node.js
 _SCRIPT = re.compile(r"script was:.*?\nstderr was: '(.*)", re.DOTALL)
 
 
 def without_script(message: str) -> str:
     """Shorten the report of an error in JavaScript; return any other message unchanged.
 
-    The script begins with all inputs, and the error is followed by the stack of Node.js.
+    The reported script begins with all inputs, and the stack of Node.js follows the error.
     """
     match = _SCRIPT.search(message)
     if match is None:
@@ -81,9 +83,9 @@ def without_script(message: str) -> str:
 
 
 def part_of_workflow(step: str) -> str:
-    """The part of a CWL workflow that one of StreamFlow's own steps evaluates.
+    """Return the part of a CWL workflow that a step added by StreamFlow evaluates.
 
-    :param step: path of that step, such as ``/solve/problem-value-from-transformer``
+    :param step: path of this step, such as ``/solve/problem-value-from-transformer``
     """
     name = step.removeprefix("/").removesuffix("/__schedule__")
     for suffix, part in _PARTS.items():
@@ -93,13 +95,13 @@ def part_of_workflow(step: str) -> str:
 
 
 def last_lines(text: str) -> str:
-    """The end of a text, of at most 20 lines and 4,000 characters."""
+    """Return the end of a text, at most 20 lines and 4,000 characters."""
     lines = text[-LAST_CHARACTERS:].strip().splitlines()[-LAST_LINES:]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def message_lines(text: str) -> str:
-    """As :func:`last_lines`, with the first line, which names the subject of a message."""
+    """Like :func:`last_lines`, but keep the first line, which names a message's subject."""
     kept, first = last_lines(text), text.strip().partition("\n")[0].rstrip()
     return kept if kept.startswith(first) else f"{shortened(first)}\n...\n{kept}"
 
@@ -117,10 +119,10 @@ def why(exit_code: int | None, error: str) -> str:
 
 
 def remedy(exit_code: int | None, error: str, where: str) -> str:
-    """Return what to do about a failure; empty if no remedy is known.
+    """Return the remedy for a failure; empty if no remedy is known.
 
-    :param error: the last lines of the job's errors
-    :param where: the location of the job, ``deployment/service`` if it has a service
+    :param error: last lines of the job's errors
+    :param where: deployment of the job, or ``deployment/service`` if it has a service
     """
     export = _EXPORT if "/" in where else ""
     for pattern, text in _REMEDIES.items():
@@ -132,10 +134,10 @@ def remedy(exit_code: int | None, error: str, where: str) -> str:
 def described(
     job: str, where: str, exit_code: int | None, error: str, more: Sequence[str] = ()
 ) -> str:
-    """Lines that say which job failed, where, and why.
+    """Return lines that describe which job failed, where, and why.
 
     :param job: name of the job, ``/step/tag``
-    :param more: lines to add, such as where the log is
+    :param more: lines to add, such as the path of the log
     """
     lines = [_headline(job, where, exit_code, error)]
     lines += [f"  {escaped(line)}" for line in error.splitlines()]
@@ -145,7 +147,7 @@ def described(
 
 
 def summarised(job: str, where: str, exit_code: int | None, error: str) -> str:
-    """One line that says which job failed, where, and why."""
+    """Return one line that describes which job failed, where, and why."""
     headline = _headline(job, where, exit_code, error)
     return f"{headline} {why(exit_code, error)}".rstrip()
 

@@ -1,4 +1,4 @@
-"""Jobs that no location of their targets could ever run."""
+"""The detection of jobs that no location of their targets could ever run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Feasibility:
-    """Compares what jobs require with the largest location of each target."""
+    """Compares the requirements of jobs with the largest location of each target."""
 
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
-        # Deployments, services and requirements that some location meets.
+        # Deployment, service and requirements, if some location meets the requirements.
         self._possible: set[tuple[str, str | None, str]] = set()
 
     async def check(
@@ -32,8 +32,8 @@ class Feasibility:
     ) -> None:
         """Reject a job that no location of its targets could ever run.
 
-        StreamFlow 0.2.0rc3 would let it wait without limit. If a filter chooses from the
-        targets, they are not checked, since a check deploys them.
+        StreamFlow 0.2.0rc3 would let such a job wait without limit. If a filter chooses from
+        the targets, they are not checked, since the check would deploy them.
 
         :raises WorkflowDefinitionException: if the job requires more than any target has
         """
@@ -54,7 +54,7 @@ class Feasibility:
         raise WorkflowDefinitionException(what)
 
     async def _largest(self, target: Target, required: Hardware) -> Hardware | None:
-        """The largest location of a target; ``None`` if any location may have enough."""
+        """Return the largest location of a target; ``None`` if a location may have enough."""
         name = target.deployment.name
         connector = self._context.deployment_manager.get_connector(name)
         if connector is None:
@@ -72,7 +72,7 @@ class Feasibility:
 def required_of(
     requirement: HardwareRequirement | None, job: Job, target: Target
 ) -> Hardware:
-    """The hardware that a job requires of a target, as StreamFlow evaluates it."""
+    """Return the hardware that a job requires from a target, as evaluated by StreamFlow."""
     if requirement is None:
         return Hardware()
     folder = target.workdir
@@ -86,6 +86,6 @@ def _has_enough(hardware: Hardware, required: Hardware) -> bool:
 
 
 def _shown(hardware: Hardware) -> str:
-    """The cores and the memory, in words."""
+    """Describe the cores and the memory."""
     cores = plural(hardware.cores, "core")
     return f"{cores} and {hardware.memory:,.0f} MiB of memory"

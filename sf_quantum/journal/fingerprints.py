@@ -1,4 +1,4 @@
-"""Digests of what the result of a job depends on, from StreamFlow's objects."""
+"""Digests of everything on which a job's result depends, from StreamFlow's objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # runs, but not its result.
 PLACES = {"local", "ssh", "slurm", "pbs", "flux"}
 PLACES |= {"sfq.nodes", "sfq.slurm", "sfq.ssh"}
-# keys of a service that may nevertheless change the result: QPU, container, environment
+# keys of their services that may nevertheless change a result: QPU, container, environment
 _ENVIRONMENT = (
     "qpu container containerId export exportFile getUserEnv env envFile envRemove "
     "exportAllVariables variableList shellList file"
@@ -46,13 +46,14 @@ _VARIABLE = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)")
 _LOADING = {"LD_LIBRARY_PATH", "LOADEDMODULES", "PYTHONPATH"}
 # variables that StreamFlow sets for each job
 _OF_JOB = {"HOME", "TMPDIR"}
-# an input with more files gets a single digest, to keep events short
+# maximum files with separate digests: an input with more gets a single digest, to keep events
+# short
 MOST_FILES = 64
 _FILE_FIELDS = ("basename", "size", "checksum", "contents", "format")
 
 
 class Uncertain(Exception):
-    """The result of a job cannot be compared; the text is the reason, if there is one."""
+    """The result of a job cannot be compared; the text is the reason, if known."""
 
 
 class CommandDigests:
@@ -60,11 +61,12 @@ class CommandDigests:
 
     def __init__(self) -> None:
         self._steps: dict[str, dict[str, JSON]] = {}
+        # by step: the digest, and whether the command depends on the job's hardware
         self._digests: dict[str, tuple[str, bool]] = {}
         self._programs: dict[str, str] = {}
 
     def add(self, step: str, parameters: dict[str, JSON]) -> None:
-        """Add a step by its parameters in StreamFlow's database, if it runs a command."""
+        """Add a step, with its parameters in StreamFlow's database, if it runs a command."""
         if mapping(parameters.get("command")).get("type") == COMMAND:
             self._steps[step] = parameters
 
@@ -73,7 +75,7 @@ class CommandDigests:
 
         :param hardware: function that returns the job's hardware, which some commands
             use
-        :raises Uncertain: if the step runs no command, or must not be reused
+        :raises Uncertain: if the step runs no command, or its results must not be reused
         """
         if step not in self._steps:
             raise Uncertain
@@ -101,22 +103,23 @@ class CommandDigests:
         return _digest([text, programs, variables, __version__]), "runtime" in text
 
     def _program(self, word: str) -> str:
-        """The path and digest of a program or script on this machine; empty if it is none."""
+        """Return path and digest of a program on this machine; empty for any other word."""
         path = os.path.expandvars(os.path.expanduser(word))
         path = shutil.which(path) or path
         if path not in self._programs:
             digest = ""
             with suppress(OSError, ValueError):
                 if os.path.isabs(path) and os.path.isfile(path):
-                    # equal interpreters may belong to different environments
+                    # with the path, since equal interpreters may be of different
+                    # environments
                     digest = f"{path} {of_file(path)}"
-            # only when it is complete: other steps are digested in other threads
+            # stored only when complete, since other threads digest other steps
             self._programs[path] = digest
         return self._programs[path]
 
 
 async def of_inputs(context: StreamFlowContext, job: Job) -> Inputs:
-    """The digests of a job's inputs.
+    """Return the digests of a job's inputs.
 
     :raises Uncertain: if a file or folder has no digest
     """
@@ -127,9 +130,9 @@ async def of_inputs(context: StreamFlowContext, job: Job) -> Inputs:
 
 
 def of_target(context: StreamFlowContext, target: Target) -> str:
-    """The digest of what may affect a result in a target: its kind, its QPU, its container.
+    """Return the digest of a target's parts that may affect a result.
 
-    This reads the files that the target's configuration names.
+    These are its kind, QPU, container, and the files that its configuration names.
     """
     deployment = target.deployment
     given: dict[str, JSON] = {"type": deployment.type, "config": {**deployment.config}}
@@ -144,7 +147,7 @@ def of_target(context: StreamFlowContext, target: Target) -> str:
 async def of_folder(
     connector: Connector, location: ExecutionLocation, folder: str
 ) -> str | None:
-    """The digest of a folder of a location; ``None`` if it is missing."""
+    """Return the digest of a folder of a location; ``None`` if the folder is missing."""
     if location.local:
         return await asyncio.to_thread(digest, folder)
     command = ["sh", "-c", shlex.quote(digest_script(folder))]
@@ -155,13 +158,13 @@ async def of_folder(
 def _layers(
     deployments: dict[str, JSON], name: str, deployment: dict[str, JSON], service: JSON
 ) -> Iterator[JSON]:
-    """The settings of a deployment that may affect results, then of those that it wraps."""
+    """Yield the settings of a deployment, and of those it wraps, that may affect results."""
     type_, config = deployment.get("type"), mapping(deployment.get("config"))
     if type_ in PLACES:
         chosen = mapping(mapping(config.get("services")).get(str(service)))
         chosen = {"file": config.get("file"), **chosen}
         yield [type_, *(chosen.get(key) for key in _ENVIRONMENT)]
-    else:  # a QPU is identified by this name, which is random for a DockerRequirement
+    else:  # the name identifies a QPU; for a DockerRequirement, it is random
         yield [type_, name if name in deployments else "", config, service]
     if wraps := deployment.get("wraps"):
         inner = mapping(wraps) or {"deployment": wraps}
@@ -175,10 +178,10 @@ def _layers(
 
 
 def _files(layers: Sequence[JSON], folder: str) -> Iterator[JSON]:
-    """The contents of the files that layers name, such as templates and images."""
+    """Yield the digests of the files that layers name, such as templates and images."""
     for layer in layers:
         type_, *settings = listing(layer)
-        # the files of QPUs are tokens
+        # the files of QPUs are left out, since they are tokens
         if type_ in PLACES or not str(type_).startswith("sfq."):
             for text in _texts(settings):
                 with suppress(OSError, ValueError):
@@ -187,7 +190,7 @@ def _files(layers: Sequence[JSON], folder: str) -> Iterator[JSON]:
 
 
 def _texts(value: JSON) -> Iterator[str]:
-    """All texts in a value, without the names of fields."""
+    """Yield all texts in a value, without the names of fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
@@ -196,7 +199,7 @@ def _texts(value: JSON) -> Iterator[str]:
 
 
 async def _content(context: StreamFlowContext, value: JSON) -> JSON:
-    """A value with the contents of its files and folders instead of their paths."""
+    """Return a value with the contents of its files and folders instead of their paths."""
     if isinstance(value, list):
         return [await _content(context, one) for one in value]
     if not isinstance(value, dict):
@@ -213,7 +216,7 @@ async def _content(context: StreamFlowContext, value: JSON) -> JSON:
 
 
 def _parts(content: JSON) -> dict[str, str]:
-    """The digests of an input's files, by name, and of its rest, under an empty name."""
+    """Return the digests of an input's files by name, and of the rest under an empty name."""
     files: dict[str, JSON] = {}
     rest = _without_files(content, files)
     if len(files) > MOST_FILES:
@@ -222,7 +225,7 @@ def _parts(content: JSON) -> dict[str, str]:
 
 
 def _without_files(content: JSON, files: dict[str, JSON]) -> JSON:
-    """A content with numbers in place of its files, which are moved to ``files``."""
+    """Return a value with numbers in place of its files, which are moved to ``files``."""
     if isinstance(content, list):
         return [_without_files(one, files) for one in content]
     if not isinstance(content, dict):

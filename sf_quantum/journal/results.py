@@ -1,4 +1,4 @@
-"""The results of jobs that earlier runs have completed, which a resumed run reuses."""
+"""The results of jobs that earlier runs have completed, for reuse in a resumed run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sf_quantum.journal.events import Event, Fingerprint, Inputs
 
 #: Largest number of runs that are searched for results, the latest first.
 LATEST_RUNS = 20
-# states of a job that has its outputs
+# states of jobs that have their outputs
 _COMPLETED = ("completed", "reused")
 SAME = "its inputs, command and environment are the same"
 
 
 def difference(now: Fingerprint, before: Fingerprint) -> str:
-    """Explain why a result with an earlier fingerprint is not valid now; empty if it is."""
+    """Explain why a result with an earlier fingerprint is not valid now; empty if valid."""
     if now.command != before.command:
         return "its command or environment has changed"
     changes = [*_changes(now.inputs, before.inputs)]
@@ -56,9 +56,9 @@ class EarlierResult(NamedTuple):
 class Earlier:
     """The jobs of earlier runs of a StreamFlow file, from the journals of these runs.
 
-    :param results: results by job, the latest first
-    :param started: the latest run that started each job
-    :param completed: jobs that their run in ``started`` has completed
+    :param results: results by job, latest first
+    :param started: the latest run that started the job, by job
+    :param completed: jobs that the run in ``started`` has completed
     """
 
     results: dict[str, list[EarlierResult]] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Earlier:
     completed: set[str] = field(default_factory=set)
 
     def add(self, event: Event, run: str) -> None:
-        """Add an event; events are added in reverse order, the latest first."""
+        """Add an event; events must be added in reverse order, latest first."""
         match event:
             case events.Job(status="running"):
                 self.started.setdefault(event.job, run)
@@ -80,12 +80,12 @@ class Earlier:
 
 
 def earlier(record: Journal) -> Earlier:
-    """Read the results of earlier runs of the same StreamFlow file in their journals."""
-    known = Earlier()
+    """Read the results of earlier runs of the same StreamFlow file from their journals."""
+    found = Earlier()
     for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError, OSError):
             if journal.is_open(path):  # the run is still in progress
                 continue
             for event in reversed(journal.read(path)):
-                known.add(event, path.stem)
-    return known
+                found.add(event, path.stem)
+    return found

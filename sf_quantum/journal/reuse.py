@@ -1,4 +1,4 @@
-"""Writes the results of jobs into the journal, and reuses those of earlier runs."""
+"""Writes the results of jobs to the journal, and reuses results of earlier runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sf_quantum.journal.results import SAME, Earlier, difference
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
-# an existing file may be a link to an input, which must not be written to
+# existing files are removed first, since they may be links to inputs, which must not change
 _COPY = "cp -af --remove-destination {output} ."
 # links fail if a file belongs to another user, or is on another file system
 _LINK = f"cp -alf {{output}} . 2>/dev/null || {_COPY}"
@@ -40,10 +40,10 @@ class ReuseFilter(Protocol):
     async def why_not_reused(
         self, job: Job, targets: Sequence[Target], target: Target
     ) -> str:
-        """Return why a job is to run again; empty if its result may be reused.
+        """Return why a job must run again; empty if its result may be reused.
 
         :param targets: targets of the job's binding
-        :param target: the target among these on which the job has completed
+        :param target: the one of these targets on which the job has completed
         """
         ...
 
@@ -59,7 +59,7 @@ class Reusable:
 
 
 class Reuse:
-    """The results of one run's jobs: new results, and those reused from earlier runs."""
+    """The results of a run's jobs: new results, and results reused from earlier runs."""
 
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
@@ -73,21 +73,21 @@ class Reuse:
         self._earlier: asyncio.Task[Earlier] | None = None
 
     def add_step(self, name: str, parameters: dict[str, JSON]) -> None:
-        """Add a step by its parameters in StreamFlow's database."""
+        """Add a step, with its parameters in StreamFlow's database."""
         self._commands.add(name, parameters)
         command = mapping(mapping(parameters.get("command")).get("params"))
         if command.get("inplace_update"):
-            # it may write to other jobs' outputs: links would change those of earlier runs
+            # the step may change other jobs' outputs: links would change earlier runs' outputs
             self._placing = _COPY
 
     def outputs(
         self, connector: Connector, result: events.Result, observer: Observer
     ) -> ReusedOutputs:
-        """The connector of a job that is not run, see :class:`ReusedOutputs`."""
+        """Return the connector of a job that is not run, see :class:`ReusedOutputs`."""
         return ReusedOutputs(connector, result, self._placing, observer)
 
     async def prepare(self, job: Job, hardware: Callable[[], Hardware]) -> None:
-        """Note what the result of a job depends on, before it runs.
+        """Record the dependencies of a job's result, before the job runs.
 
         :param hardware: function that evaluates the hardware that the job requires
         """
@@ -100,13 +100,13 @@ class Reuse:
             self._prepared[job.name] = error
 
     def ended(self, job: str, exit_code: int) -> None:
-        """Note the exit code of a job's command."""
+        """Record the exit code of a job's command."""
         self._exit_codes[job] = exit_code
 
     async def completed(
         self, record: Journal, job: Job, allocation: JobAllocation
     ) -> None:
-        """Write the result of a completed job into the journal, if it can be reused."""
+        """Write the result of a completed job to the journal, if it can be reused."""
         prepared = self._prepared.pop(job.name, None)
         exit_code = self._exit_codes.pop(job.name, None)
         if not isinstance(prepared, tuple) or exit_code is None:
@@ -135,10 +135,10 @@ class Reuse:
         binding: BindingConfig,
         filters: Sequence[ReuseFilter] = (),
     ) -> Reusable | None:
-        """Find a prepared job's result in earlier runs; the reason goes to the journal.
+        """Find a prepared job's result in earlier runs; write the decision to the journal.
 
-        :param filters: filters of its binding that may prevent reuse; with any, only the
-            result of the latest run that has started the job is considered
+        :param filters: filters of the job's binding that may prevent reuse; with filters,
+            only the result of the latest run that has started the job is considered
         """
         if self._earlier is None:
             reading = asyncio.to_thread(results.earlier, record)
@@ -149,7 +149,7 @@ class Reuse:
         latest = earlier.started[job.name]
         prepared = self._prepared[job.name]
         if not isinstance(prepared, tuple):
-            _decided(record, job, None, latest, str(prepared))
+            _write_decision(record, job, None, latest, str(prepared))
             return None
         reasons = []
         candidates = earlier.results.get(job.name, [])
@@ -158,19 +158,19 @@ class Reuse:
         for run, result in candidates:
             outcome = await self._check(result, prepared, binding)
             if isinstance(outcome, Reusable):
-                outcome = await _asked(filters, job, binding, outcome)
+                outcome = await _filtered(filters, job, binding, outcome)
             if isinstance(outcome, Reusable):
-                _decided(record, job, run, latest, SAME)
+                _write_decision(record, job, run, latest, SAME)
                 self.ended(job.name, result.exit_code)
                 return outcome
             reasons.append(outcome)
-        # users expect the reason that concerns the latest attempt
+        # the journal gets the reason about the latest attempt, which users expect
         reason = "it was not completed"
         if candidates and candidates[0].run == latest:
             reason = reasons[0]
         elif job.name in earlier.completed:
             reason = "the journal has no whole result of it"
-        _decided(record, job, None, latest, reason)
+        _write_decision(record, job, None, latest, reason)
         return None
 
     async def _check(
@@ -179,7 +179,7 @@ class Reuse:
         prepared: tuple[str, Inputs],
         binding: BindingConfig,
     ) -> Reusable | str:
-        """Return the result if it is valid for the job, or why it is not."""
+        """Return the result if it is valid for the job, or else the reason."""
         digest = result.fingerprint.target
         targets = [one for one in binding.targets if await self._digest(one) == digest]
         fingerprint = Fingerprint(*prepared, digest if targets else "")
@@ -192,7 +192,7 @@ class Reuse:
         return reason
 
     async def _look(self, result: events.Result, target: Target) -> Reusable | str:
-        """Return the result if its outputs are at a target, or why they are not."""
+        """Return the result if its outputs exist at a target, or else the reason."""
         connector = self._connector(target)
         available = await connector.get_available_locations(service=target.service)
         places = [available[name] for name in result.locations if name in available]
@@ -222,17 +222,17 @@ class Reuse:
         return connector
 
 
-async def _asked(
+async def _filtered(
     filters: Sequence[ReuseFilter], job: Job, binding: BindingConfig, reusable: Reusable
 ) -> Reusable | str:
-    """Return the result, or why a filter prevents its reuse."""
+    """Return the result, or the reason why a filter prevents its reuse."""
     for one in filters:
         if why := await one.why_not_reused(job, binding.targets, reusable.target):
             return why
     return reusable
 
 
-def _decided(
+def _write_decision(
     record: Journal, job: Job, run: str | None, latest: str, reason: str
 ) -> None:
     if reason:
@@ -248,10 +248,10 @@ async def _contents(
 
 
 class ReusedOutputs(ObservedConnector):
-    """Puts a job's outputs of an earlier run into place instead of running its command.
+    """Puts outputs of an earlier run into place instead of running the job's command.
 
-    :param placing: shell command that puts the outputs of ``{output}`` into place
-    :param observer: the observer of the job, as if its command ran
+    :param placing: shell command that puts the outputs in ``{output}`` into place
+    :param observer: observer of the job, which is called as if the command ran
     """
 
     def __init__(

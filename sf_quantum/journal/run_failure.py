@@ -22,12 +22,12 @@ from sf_quantum.journal.failures import (
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run has failed.
+    """The cause of a run's failure.
 
     :param reason: one line, for the journal
-    :param text: lines for the terminal; a remedy is among them
-    :param job: the job that has failed; ``None`` if another part of the workflow has
-    :param attempt: its attempt; 0 without a job
+    :param text: lines for the terminal, with any remedy
+    :param job: the job that has failed; ``None`` if another part of the workflow has failed
+    :param attempt: number of the job's attempt; 0 without a job
     """
 
     reason: str
@@ -36,7 +36,7 @@ class Failure:
     attempt: int = 0
 
     def conclude(self, journal: Journal) -> None:
-        """Make the last lines on the terminal say why the run has failed."""
+        """Have the last lines on the terminal explain why the run has failed."""
         lines = [self.text, f"report: sfq report {journal.file}"]
         if journal.log.exists():
             lines.append(f"tracebacks: {journal.log}")
@@ -47,9 +47,9 @@ class Failures:
     """The errors of a run's commands, and the failures of its jobs."""
 
     def __init__(self) -> None:
-        # Exit code and errors of the commands that have failed, by job.
+        # Exit code and output of the commands that have failed, by job.
         self._errors: dict[str, tuple[int | None, str]] = {}
-        # The latest failure of each job, in the order of their times.
+        # The latest failure of each job, in order of time.
         self._failures: dict[str, Failure] = {}
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class Failures:
     def record(self, journal: Journal, job: str, attempt: int, where: str) -> None:
         """Record why an attempt of a job has failed.
 
-        :param where: the deployment; empty if the job had none yet
+        :param where: deployment of the job; empty if the job had none yet
         """
         recorded = self._failures.pop(job, None)
         if recorded is not None and recorded.attempt == attempt:
@@ -77,7 +77,7 @@ class Failures:
         journal.write(
             events.Failure(job=job, attempt=attempt, exit_code=exit_code, error=error)
         )
-        # Reports call StreamFlow's own local deployment ``local``.
+        # In reports, StreamFlow's built-in local deployment is called ``local``.
         where = where.replace("__LOCAL__", "local")
         self._failures[job] = Failure(
             reason=summarised(job, where, exit_code, error),
@@ -93,19 +93,19 @@ class Failures:
         conditions: Mapping[str, str],
         driver: asyncio.Task[None] | None,
     ) -> Failure:
-        """Return why a run has failed: a job, a part of the workflow, or StreamFlow.
+        """Return why a run has failed: due to a job, a part of the workflow, or StreamFlow.
 
         :param failed: jobs that have failed and were not recovered
         :param completed: jobs whose latest attempt has completed
-        :param conditions: conditions by the step that evaluates them
-        :param driver: the task of StreamFlow's command
+        :param conditions: conditions, by the step that evaluates the condition
+        :param driver: task of StreamFlow's command
         """
         for job, failure in self._failures.items():
-            # StreamFlow's own steps fail because another step has failed.
+            # Steps that StreamFlow adds fail only because another step has failed.
             if job in failed and not get_job_step_name(job).endswith(HOUSEKEEPING):
                 return failure
         step_errors = traceback_filter().step_errors
-        # Errors of attempts that were recovered are left out.
+        # Errors of recovered attempts are left out.
         lasting = [error for error in step_errors if error.job not in completed]
         for error in lasting or step_errors:
             where = get_job_step_name(error.job) if error.job else error.step
@@ -128,11 +128,11 @@ def _of_engine(driver: asyncio.Task[None] | None) -> Failure:
 
 
 def workflow_error(driver: asyncio.Task[None] | None) -> BaseException | None:
-    """The error outside of the steps that has ended a workflow, if there is one.
+    """Return the error outside of steps that has ended a workflow, if any.
 
     StreamFlow 0.2.0rc3 closes its scheduler before it logs this error.
 
-    :param driver: the task of StreamFlow's command
+    :param driver: task of StreamFlow's command
     """
     for frame in driver.get_stack() if driver is not None else ():
         for task in frame.f_locals.get("workflow_tasks", ()):

@@ -25,11 +25,11 @@ DROPPED = "had not ended when all outputs of the workflow were there; let an out
 
 
 class RunRecord:
-    """Writes the status changes of jobs, and in the end how the run has ended.
+    """Writes the status changes of jobs, and finally the outcome of the run.
 
     :param allocations: allocations of the scheduler, by job
     :param reused: jobs that are completed with results of earlier runs
-    :param driver: the task of StreamFlow's command, if there is one
+    :param driver: task of StreamFlow's command, if any
     :param parent: process id of the ``sfq run`` of this driver; empty without ``sfq run``
     """
 
@@ -46,8 +46,8 @@ class RunRecord:
         self.journal = journal
         self.failures = Failures()
         self.jobs: dict[str, Job] = {}
-        #: jobs whose latest attempt StreamFlow reports as completed; they are added before
-        #: their completion is written
+        #: jobs whose latest attempt StreamFlow reports as completed; a job is added before
+        #: its completion is written
         self.completed: set[str] = set()
         #: whether the run's last event is written
         self.is_closed = False
@@ -79,7 +79,7 @@ class RunRecord:
                 return
             word = "reused" if status == Status.COMPLETED else word
         job, step = self.jobs[name], get_job_step_name(name)
-        # The allocation of a waiting job is that of its last attempt.
+        # The allocation of a waiting job is from its last attempt, so it is not used.
         allocation = self._allocations.get(name)
         allocation = None if status == Status.WAITING else allocation
         target = allocation.target if allocation else None
@@ -108,11 +108,11 @@ class RunRecord:
         )
 
     async def end(self) -> None:
-        """Write how the unfinished jobs and the run have ended."""
+        """Write the outcome of the unfinished jobs and of the run."""
         outcome = await self._outcome()
         if outcome == Status.FAILED:
             self._fail_jobs_of_steps()
-        # If something else has failed, StreamFlow cancels the other jobs.
+        # After another failure, unfinished jobs are not dropped: StreamFlow cancels them.
         reported = outcome == Status.FAILED and (
             self.failures or traceback_filter().step_errors
         )
@@ -143,8 +143,8 @@ class RunRecord:
     def _fail_jobs_of_steps(self) -> None:
         """Record jobs as failed if an error of the engine has ended them.
 
-        After scheduling a job, StreamFlow makes its folders and copies its inputs. If this
-        fails, StreamFlow does not notify the scheduler.
+        After scheduling a job, StreamFlow makes the job's folders and copies its inputs. If
+        this fails, StreamFlow does not notify the scheduler.
         """
         for error in traceback_filter().step_errors:
             if self._statuses.get(error.job, Status.COMPLETED) not in ENDED:
@@ -152,7 +152,7 @@ class RunRecord:
                 self.write(error.job, Status.FAILED)
 
     def _fail_dropped_jobs(self) -> bool:
-        """Record jobs as failed if StreamFlow has dropped them; return whether there are any.
+        """Record dropped jobs as failed; return whether there are any.
 
         StreamFlow 0.2.0rc3 may end a run, as completed, when the workflow has all outputs,
         although a job on which no output depends has not ended.
@@ -160,7 +160,7 @@ class RunRecord:
         dropped = [
             name
             for name, status in self._statuses.items()
-            # A completed job may be rolled back for others, and not be needed again.
+            # A completed job may be rolled back for other jobs, and not be needed again.
             if status not in ENDED
             and name not in self.completed
             and not get_job_step_name(name).endswith(HOUSEKEEPING)

@@ -1,4 +1,4 @@
-"""``sfq.journal``: StreamFlow's default scheduler, which also writes the journal."""
+"""``sfq.journal``: StreamFlow's default scheduler, extended to write the journal."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class JournalScheduler(DefaultScheduler):
     """Records the targets and status changes of all jobs in a journal.
 
     :param directory: folder of the journals, relative to the StreamFlow file's folder
-    :param retry_delay: seconds until a job that no target has room for is scheduled
-        again, as in StreamFlow's default scheduler
+    :param retry_delay: seconds until scheduling is retried for a job for which no target has
+        room, as in StreamFlow's default scheduler
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class JournalScheduler(DefaultScheduler):
         self._command = os.environ.pop(COMMAND, "")
         self._reuse = Reuse(context)
         self._recording: set[asyncio.Task[None]] = set()
-        # results of earlier runs, by the job that is therefore not run
+        # reused results of earlier runs, by job
         self._reused: dict[str, events.Result] = {}
-        # Opened by the first job, since `streamflow list` also creates a scheduler.
+        # Created with the first job, since `streamflow list` also creates a scheduler.
         self._record: RunRecord | None = None
         self._closing = False
         self._observers: dict[str, tuple[Observer, Callable[[str], None]]] = {}
@@ -106,7 +106,7 @@ class JournalScheduler(DefaultScheduler):
         if len(binding_config.targets) == 1 and not binding_config.filters:
             hints.put(job.name, hints.JobHints(is_bound_once=True))
         traceback_filter().forget(job.name)
-        async with self._lock:  # jobs are recorded after the loops are known
+        async with self._lock:  # a job is recorded only after the loops are known
             # A recovery has its own workflow, with steps of the first workflow.
             if attempt == 1:
                 await self._steps.add(job.workflow_id, self._reuse)
@@ -120,7 +120,7 @@ class JournalScheduler(DefaultScheduler):
                 await super().schedule(job, binding_config, hardware_requirement)
         except Exception as error:
             if self._closing:
-                # the engine removes the locations of jobs that still wait
+                # at the end, the engine removes the locations of waiting jobs
                 record.write(job.name, Status.CANCELLED)
                 raise
             where = " or ".join(one.deployment.name for one in binding_config.targets)
@@ -133,11 +133,11 @@ class JournalScheduler(DefaultScheduler):
     def observe(
         self, job: str, observer: Observer, completed: Callable[[str], None]
     ) -> None:
-        """Observe the end of a job's command, and its completion with its outputs."""
+        """Observe the end of a job's command, and the job's completion with its outputs."""
         self._observers[job] = (observer, completed)
 
     def get_connector(self, job_name: str) -> Connector:
-        """The connector of a job, which reports the end of its command."""
+        """Return the connector of a job, which reports the end of the job's command."""
         connector = super().get_connector(job_name)
         if (result := self._reused.get(job_name)) is not None:
             return self._reuse.outputs(connector, result, self._ended)
@@ -151,7 +151,7 @@ class JournalScheduler(DefaultScheduler):
         binding_config: BindingConfig,
         requirement: HardwareRequirement | None,
     ) -> bool:
-        """Complete a job with the result of an earlier run; return whether there is one.
+        """Complete a job with an earlier run's result; return whether such a result exists.
 
         The job then occupies no slot of its location, and no filter chooses its target.
         """
@@ -174,7 +174,7 @@ class JournalScheduler(DefaultScheduler):
     async def _allocate_reused(
         self, job: Job, reusable: Reusable, required: Hardware
     ) -> None:
-        """Tell StreamFlow where the outputs of a job are, as if it ran there."""
+        """Register the location of a job's outputs in StreamFlow, as if the job ran there."""
         hardware = await self._resolve_hardware_requirement(
             reusable.connector, reusable.location, required
         )
@@ -187,7 +187,7 @@ class JournalScheduler(DefaultScheduler):
             status=Status.FIREABLE,
             hardware=hardware[key],
         )
-        # StreamFlow looks for the job here if the job has to run again.
+        # StreamFlow searches here for the job if the job must run again.
         self.location_allocations.setdefault(location.deployment, {}).setdefault(
             location.name, LocationAllocation(location.name, location.deployment)
         )
@@ -195,14 +195,14 @@ class JournalScheduler(DefaultScheduler):
     async def _free_resources(
         self, connector: Connector, job_allocation: JobAllocation
     ) -> None:
-        if job_allocation.job not in self._reused:  # reused jobs occupy none
+        if job_allocation.job not in self._reused:  # reused jobs occupy no resources
             await super()._free_resources(connector, job_allocation)
 
     async def notify_status(self, job_name: str, status: Status) -> None:
         """Record the status of a job, and free its resources if it has ended.
 
-        :raises asyncio.CancelledError: if the job starts when the run's end has already
-            removed its deployment
+        :raises asyncio.CancelledError: if the job starts although the run is ending and its
+            deployment was already removed
         """
         record = self._record
         is_lost = self._closing and self._has_lost_its_deployment(job_name)
@@ -219,12 +219,12 @@ class JournalScheduler(DefaultScheduler):
             )
             self._recording.add(recording)
             recording.add_done_callback(self._recording.discard)
-            # the next job already has the outputs, and may end the run
+            # shielded from the end of the run, which the next job may cause meanwhile
             await asyncio.shield(recording)
         try:
             if not is_lost:
                 await super().notify_status(job_name, status)
-        finally:  # this call itself is often cancelled with its job
+        finally:  # this call is often cancelled together with its job
             if record is not None:
                 record.write(job_name, status)
         if status in ENDED or status == Status.RECOVERY:
@@ -290,5 +290,5 @@ _running: list[JournalScheduler] = []
 
 
 def current() -> JournalScheduler | None:
-    """The scheduler of the run that this process drives, if it is ``sfq.journal``."""
+    """Return the scheduler of the run that this process drives, if it is ``sfq.journal``."""
     return _running[-1] if _running else None

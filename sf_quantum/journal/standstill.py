@@ -1,4 +1,4 @@
-"""Runs that a failed job has brought to a standstill."""
+"""The end of runs that a failed job has brought to a standstill."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ACTIVE = {*UNSTARTED, Status.RUNNING, Status.RECOVERY, Status.ROLLBACK}
 
 
 class Standstill:
-    """Ends a run in which nothing else can run, by cancelling its driver.
+    """Cancels the driver of a run in which no other job can run.
 
-    In StreamFlow 0.2.0rc3, when a scattered step fails in a loop, its gather step and the
-    loop wait for each other.
+    In StreamFlow 0.2.0rc3, if a scattered step fails in a loop, the step's gather step and
+    the loop wait for each other.
 
-    :param driver: the task of StreamFlow's command, if there is one
-    :param statuses: the current status of each job
+    :param driver: task of StreamFlow's command, if any
+    :param statuses: current status of each job
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Standstill:
         self.has_ended_run = False
 
     def changed(self) -> None:
-        """Note that the status of a job has changed."""
+        """Record that the status of a job has changed."""
         self._changes += 1
 
     def watch(self) -> None:
@@ -54,6 +54,7 @@ class Standstill:
             self._watch.cancel()
 
     async def _end_if_stuck(self) -> None:
+        """Cancel the driver once no job is active and nothing has changed for a while."""
         changes = -1
         while changes != self._changes or self._is_active():
             changes = self._changes
@@ -64,7 +65,8 @@ class Standstill:
             logger.error(
                 f"FAILED {', '.join(failed)}; nothing else can run, so the run is ended."
             )
-            # StreamFlow leaves the cancellation of its main task to the interpreter.
+            # StreamFlow does not catch the cancellation of its main task, so the interpreter
+            # would print a traceback.
             sys.excepthook = _log_conclusion
             self._driver.cancel()
 
@@ -73,7 +75,7 @@ class Standstill:
         failed = {steps[n] for n, s in self._statuses.items() if s == Status.FAILED}
         return any(
             status in ACTIVE and not steps[name].endswith(HOUSEKEEPING)
-            # A failed step starts no other job.
+            # A failed step starts no further jobs.
             and not (status in UNSTARTED and steps[name] in failed)
             for name, status in self._statuses.items()
         )

@@ -1,4 +1,4 @@
-"""The steps of a run's workflows, as StreamFlow's database has them."""
+"""The steps of a run's workflows, read from StreamFlow's database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from sf_quantum.journal.reuse import Reuse
 if TYPE_CHECKING:
     from streamflow.core.context import StreamFlowContext
 
+# suffixes of the steps that StreamFlow adds for a loop, and for a condition
 LOOP = "-loop-combinator"
 WHEN = "-when"
 
 
 class Steps:
-    """Loops, conditions and skipped jobs of the workflows that are added."""
+    """Loops, conditions and skipped jobs of the added workflows."""
 
     def __init__(self, context: StreamFlowContext) -> None:
         self._context = context
@@ -30,13 +31,13 @@ class Steps:
         self.conditions: dict[str, str] = {}
 
     async def add(self, workflow: int, reuse: Reuse) -> None:
-        """Read the steps of a workflow, also for the reuse of their results."""
+        """Read the steps of a workflow, and add them to ``reuse``."""
         if workflow in self._workflows:
             return
         self._workflows.add(workflow)
         for row in await self._context.database.get_workflow_steps(workflow):
             step = str(row["name"])
-            # A tag does not distinguish loops from scatters.
+            # Loops are recorded, since a tag does not distinguish loops from scatters.
             if step.endswith(LOOP):
                 self._loops.add(step.removesuffix(LOOP))
             if step.endswith(WHEN):
@@ -59,8 +60,8 @@ class Steps:
     async def skipped(self, jobs: Collection[str]) -> AsyncIterator[tuple[str, str]]:
         """Yield step and tag of each job that a ``when`` has skipped.
 
-        StreamFlow creates no such job: its conditional step outputs null in place of the
-        job's outputs.
+        StreamFlow does not create these jobs: its conditional step outputs null instead of
+        the job's outputs.
 
         :param jobs: names of the jobs that StreamFlow has created
         """

@@ -5,10 +5,11 @@
 load. ``experiment`` runs each strategy on the same draws in ``simulation`` and measures its
 cost (node-seconds, price, energy). ``estimate`` computes means and confidence intervals,
 ``comparison`` compares all strategies, and ``recommendation`` recommends one of them.
-``strategy_map`` repeats the comparison for other ratios and loads, and ``map_picture`` draws
-the map. ``allocation_lines`` writes a strategy for a StreamFlow file, with no more nodes than
-partitions can grant, as ``site_nodes`` computes. The scheduling policies are the service's
-own, and the rules of elastic allocations the connectors' own.
+``strategy_map`` repeats the comparison for other ratios of quantum to classical time and
+other loads, and ``map_picture`` draws the map. ``allocation_lines`` writes the lines of a
+StreamFlow file for a strategy, with at most the nodes that partitions can grant, as computed
+in ``site_nodes``. The simulation runs the service's own scheduling policies and the
+connectors' own rules of elastic allocations.
 
 Imports: connectors, journal, reporting, service/domain, service/scheduling, slurm.
 """

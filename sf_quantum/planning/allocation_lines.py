@@ -85,6 +85,7 @@ def not_granted(workload: Workload, strategy: Strategy) -> str | None:
 
 
 def _components(workload: Workload, application: ApplicationSettings) -> _Components:
+    """Return components that are enough for each phase of an application."""
     held = _Components({}, {}, {})
     for phase in application.phases:
         if (service := _service(workload, application, phase)) is not None:
@@ -103,10 +104,10 @@ def _granted(workload: Workload, held: _Components) -> dict[str, int] | str:
     """Lower the counts of components to fit the partitions, or explain why they cannot fit."""
     granted = dict(held.counts)
     for name, partition in workload.partitions.items():
-        there = {s: n for s, n in held.counts.items() if held.partitions[s] == name}
-        fitting = site_nodes.fitting(there, held.each, partition.nodes)
+        counts = {s: n for s, n in held.counts.items() if held.partitions[s] == name}
+        fitting = site_nodes.fitting(counts, held.each, partition.nodes)
         if fitting is None:
-            needed = site_nodes.needed(dict.fromkeys(there, 1), held.each)
+            needed = site_nodes.needed(dict.fromkeys(counts, 1), held.each)
             return (
                 f"holds {needed} nodes of {name} at the same time, "
                 f"but {name} has {partition.nodes}"
@@ -125,7 +126,7 @@ def _vqpus(workload: Workload, strategy: Strategy) -> Iterator[str]:
 def _service(
     workload: Workload, application: ApplicationSettings, phase: Phase
 ) -> str | None:
-    """Name the service of a phase after its partition or QPU, and nodes if these differ."""
+    """Return a name for a phase's service: partition or QPU, with nodes if these differ."""
     partition = phase.partition or workload.first_partition
     if phase.qpu is not None and workload.qpus[phase.qpu].partition is None:
         return None
@@ -161,8 +162,9 @@ def _keys(workload: Workload, strategy: Strategy, phase: Phase) -> dict[str, JSO
 def _allocation(
     workload: Workload, strategy: Strategy, application: ApplicationSettings
 ) -> JSON:
+    """Return the value of ``allocation:`` for a strategy."""
     if isinstance(strategy, Elastic):
-        # sfq check rejects a larger number, since no job could use so many
+        # sfq check rejects a larger number, since the jobs could not use so many allocations
         keep = min(strategy.keep, _jobs_at_once(workload, application))
         kept = strategy.model_copy(update={"keep": keep})
         options = kept.model_dump(exclude_defaults=True, exclude={"vqpus"})
@@ -170,7 +172,7 @@ def _allocation(
     if isinstance(strategy, CoScheduled | Reserved):
         components = _components(workload, application)
         granted = _granted(workload, components)
-        if isinstance(granted, str):  # the comparison leaves such a strategy out
+        if isinstance(granted, str):  # the comparison omits such a strategy
             granted = components.counts
         reserved: dict[str, JSON] = {"strategy": "reserved", "reserve": {**granted}}
         quantum = [phase for phase in application.phases if phase.qpu is not None]

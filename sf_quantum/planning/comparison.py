@@ -1,4 +1,4 @@
-"""All strategies of a workload, simulated, and the one that the user's objective selects."""
+"""The comparison of a workload's simulated strategies by the user's objective."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sf_quantum.planning.recommendation import Recommendation, recommend, weigh
 from sf_quantum.planning.workloads.workload import Workload
 from sf_quantum.validation import ValidationErrors
 
-# what a workload must have so that a measure can be compared
+# errors for measures that can be compared only if the workload has prices or watts
 _NEEDS = {
     "cost": "no price: give partitions or qpus one",
     "energy": "no watts: give partitions some",
@@ -25,10 +25,10 @@ _NEEDS = {
 class Objective:
     """The measures that the recommended strategy minimises, and their bounds.
 
-    :param weights: weight of each measure; the weighted sum of several is minimised
-        (see :func:`weigh`)
+    :param weights: weight of each measure; with several measures, their weighted sum is
+        minimised (see :func:`weigh`)
     :param bounds: largest value that each measure may have, as a multiple of the least
-        of all strategies
+        value of all strategies
     """
 
     weights: Mapping[str, float] = field(default_factory=lambda: {"wall": 1.0})
@@ -42,7 +42,7 @@ WITHIN = 1.1
 def cheapest(workload: Workload) -> Objective:
     """Return the default objective: the least cost, near the least wall time.
 
-    The cost is computed from prices if the workload has any, else it is node-seconds.
+    The cost is computed from the workload's prices, or is node-seconds if it has no prices.
     """
     priced = any(one.price for one in workload.partitions.values())
     priced |= any(one.price or one.lease_price for one in workload.qpus.values())
@@ -55,7 +55,7 @@ class Comparison:
     """The strategies' results, and the recommended strategy.
 
     :param results: results of the strategies that can run
-    :param left_out: names of the other strategies, and why each cannot run
+    :param left_out: reasons why the other strategies cannot run, by name
     """
 
     results: Sequence[Result]

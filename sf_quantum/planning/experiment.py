@@ -1,4 +1,4 @@
-"""The experiment: strategies simulated on the same draws, and what they cost."""
+"""The experiment: strategies simulated on the same draws, and their measured costs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from sf_quantum.planning.simulation.strategies import Strategy
 from sf_quantum.planning.workloads.workload import HOUR, Qpu, Workload
 from sf_quantum.service.domain.settings import PolicyChoice
 
-# shorter run times are replaced with this one when slowdowns are computed (Feitelson et
-# al., JSSPP 1997)
+# minimum run time in the computation of slowdowns, instead of shorter run times (Feitelson
+# et al., JSSPP 1997)
 SHORT_SECONDS = 10.0
 
-#: the measure that :func:`.recommendation.weigh` adds
+#: name of the measure that :func:`.recommendation.weigh` adds
 WEIGHTED = "weighted-sum"
 #: measures and their units, in the order of tables
 MEASURES: Mapping[str, str] = {
@@ -59,7 +59,10 @@ class Result:
         return [name for name in MEASURES if self.values(name)]
 
     def values(self, measure: str) -> list[float]:
-        """List the values; repetitions without a started job of others have none of others."""
+        """List the values; repetitions that lack the measure are left out.
+
+        The measures of others' jobs are missing if no such job has started.
+        """
         return [one[measure] for one in self.repetitions if measure in one]
 
     def estimate(self, measure: str) -> Estimate:
@@ -69,16 +72,16 @@ class Result:
         return fmean(self.values(measure))
 
     def relative(self, other: Result, measure: str) -> Estimate:
-        """Estimate the difference to another strategy, relative to the other's mean.
+        """Estimate the difference from another strategy, relative to the other's mean.
 
-        The differences are those of pairs with the same draws, so the estimate is more
-        certain than both means.
+        Both strategies have the same draws in a repetition, so their differences vary less
+        than their values.
         """
         pairs = zip(self.values(measure), other.values(measure), strict=True)
         mean = other.mean(measure)
         if not mean:
             return Estimate(0.0 if not self.mean(measure) else math.inf, 0.0)
-        return Estimate.of([(mine - theirs) / mean for mine, theirs in pairs])
+        return Estimate.of([(value - reference) / mean for value, reference in pairs])
 
     def to_json(self) -> dict[str, JSON]:
         """Return the means, and the half widths of their confidence intervals if known."""
@@ -214,7 +217,7 @@ class Simulation:
         }
 
     def _of_nodes(self, outcomes: Sequence[Outcome]) -> dict[str, float]:
-        """Measure what the applications have used and held, per run."""
+        """Measure the resources that the applications have used and held, per run."""
         quantum = {qpu.partition for qpu in self._workload.qpus.values()}
         classical_seconds = quantum_seconds = joules = price = 0.0
         for name, partition in self._workload.partitions.items():

@@ -34,7 +34,7 @@ def draw(
 ) -> Figure:
     """Draw a map: a letter and a colour for each strategy that wins in a cell.
 
-    :param strategies: all strategies of the workload, in its order
+    :param strategies: all strategies of the workload, in the workload's order
     """
     winners = [one for one in strategies if any(one in cell.as_good for cell in cells)]
     letters = dict(zip(winners, ascii_uppercase, strict=False))
@@ -57,7 +57,7 @@ def draw(
     axes.tick_params(length=0)
     axes.set_xlabel("ratio of quantum to classical time")
     axes.set_ylabel("load of others (of nodes and QPUs)")
-    # a file's name may contain text that Matplotlib takes for a formula
+    # a file's name may contain text that Matplotlib would parse as a formula
     what = f"{title}: the strategy with the least {_described(objective)}"
     axes.set_title(what, parse_math=False, fontsize=11)
     figure.legend(
@@ -150,7 +150,7 @@ def write(path: Path, figure: Figure) -> None:
     """
     format_ = path.suffix[1:].lower()
     settings = mpl.rc_context(
-        # text stays text, to be searched and read aloud
+        # texts are kept as text, so that they can be searched and read aloud
         {"svg.hashsalt": "sf_quantum", "svg.fonttype": "none"}
     )
     with replacing(path) as file, settings:

@@ -1,4 +1,4 @@
-"""Reads what is planned: a workload or StreamFlow file, with measured values of journals."""
+"""Reads a plan's input: a workload or StreamFlow file, with values measured in journals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from sf_quantum.validation import STREAMFLOW, likeliest
 class Plan:
     """The simulated workload, and the sources of its values.
 
-    :param content: content of the workload file, or of the one made from a StreamFlow file
-    :param flow: the plan of a StreamFlow file; ``None`` for a workload file
+    :param content: content of the workload file, given or made from a StreamFlow file
+    :param flow: plan of a StreamFlow file; ``None`` for a workload file
     """
 
     file: Path
@@ -53,7 +53,7 @@ class Plan:
         return None if self.flow is None else self.flow.current
 
     def lines(self, strategy: Strategy) -> list[str]:
-        """Return the lines of the StreamFlow file that make it follow a strategy."""
+        """Return the lines with which a StreamFlow file follows a strategy."""
         if self.flow is None:
             return lines(self.workload, strategy)
         return self.flow.lines(strategy)
@@ -145,7 +145,7 @@ def _nodes_here(flow: StreamFlowFile) -> dict[str, int]:
 
 
 def _own_journals(file: Path) -> Path | None:
-    """Return the folder of a file's journals; ``None`` if its runs write or wrote none."""
+    """Return the folder of a file's journals; ``None`` if its runs have no journals."""
     try:
         folder = journals_of(file)
     except InputError:

@@ -1,7 +1,7 @@
 """The random part of a workload: runs of applications, and the load of others.
 
-Each source has its own stream of random numbers, which depends on the repetition and not
-on the strategy: strategies are compared on the same draws.
+Each source has its own stream of random numbers, which depends on the repetition but not on
+the strategy, so strategies are compared on the same draws.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def _steps(
 
 
 def _step(workload: Workload, phase: Phase, name: str, draws: random.Random) -> Step:
+    """Draw the times of one pass through a phase."""
     if phase.qpu is None:
         partition = phase.partition or workload.first_partition
         tasks = [
@@ -154,7 +155,7 @@ class Others:
     def _count(self) -> None:
         """Count a job of others.
 
-        :raises InputError: if there are so many that the simulation would hardly end
+        :raises InputError: if there are so many jobs that the simulation would hardly end
         """
         self._jobs += 1
         if self._jobs > MOST_JOBS:
@@ -217,7 +218,7 @@ class Others:
         service.release(lease)
 
     def _recorded_lease(self, qpu: str, jobs: Sequence[QpuJob]) -> Process:
-        """Hold a lease from the first submission of its jobs to the end of the last."""
+        """Hold a lease from the first submission of its jobs to the end of the last job."""
         env, service = self._site.env, self._site.qpus[qpu]
         first = jobs[0]
         yield env.timeout(first.submitted)

@@ -1,4 +1,4 @@
-"""The recommendation: the strategy that costs least within the user's bounds, and why."""
+"""The recommendation: the strategy with the least cost within the user's bounds, and why."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OBJECTIVES: Mapping[str, str] = {
     "cost": "cost",
     "energy": "energy",
 }
-# Names in a sentence, including that of several objectives combined.
+# Names in a sentence, including the name of several objectives combined.
 _CALLED = {**OBJECTIVES, WEIGHTED: "weighted sum"}
 # units of measures whose names contain none
 _UNITS = {"wall": " s", "energy": " Wh"}
-# relative differences below this are treated as none
+# smaller relative differences are treated as equality
 _EQUAL = 0.005
 
 
@@ -42,7 +42,7 @@ class Recommendation:
 
     @property
     def unsure(self) -> list[Result]:
-        """The others that may be as good: the interval of the difference contains 0."""
+        """The others that may be as good: the interval of their difference contains 0."""
         return [
             other
             for other in self.others
@@ -52,7 +52,7 @@ class Recommendation:
 
     @property
     def as_good(self) -> list[Result]:
-        """The best strategy, and the others that cost as little, or may cost as little."""
+        """The best strategy, and the others that cost or may cost equally little."""
         equal = [
             other
             for other in self.others
@@ -62,17 +62,19 @@ class Recommendation:
 
     def sentence(self) -> str:
         """Explain the recommendation, with the figures."""
-        return " ".join(filter(None, (self._why(), self._how_sure())))
+        return " ".join(filter(None, (self._reason(), self._how_sure())))
 
     def costs(self) -> str:
-        """Describe the time and nodes of the strategy, and of the fastest one."""
+        """Describe the time and nodes of the strategy, and of the fastest strategy."""
         fastest = min(
             (self.best, *self.others, *self.excluded), key=lambda one: one.mean("wall")
         )
-        text = f"it takes {_taken(self.best)}"
+        text = f"it takes {_time_and_nodes(self.best)}"
         if fastest is self.best:
             return f"{text}; none is faster"
-        return f"{text}; the fastest, {fastest.strategy.name}, {_taken(fastest)}"
+        return (
+            f"{text}; the fastest, {fastest.strategy.name}, {_time_and_nodes(fastest)}"
+        )
 
     def to_json(self) -> dict[str, JSON]:
         return {
@@ -83,7 +85,7 @@ class Recommendation:
             "maybe_as_good": [other.strategy.name for other in self.unsure],
         }
 
-    def _why(self) -> str:
+    def _reason(self) -> str:
         name, called = self.best.strategy.name, _CALLED[self.objective]
         value = figure(self.best.mean(self.objective)) + _UNITS.get(self.objective, "")
         sentence = f"{name} has the least {called} ({value})"
@@ -103,7 +105,7 @@ class Recommendation:
         return f"{sentence}. {self._price()}"
 
     def _price(self) -> str:
-        """Describe the strategy's cost in the other measure."""
+        """Describe the strategy's cost in another measure: node-seconds or wall time."""
         name = self.best.strategy.name
         other = "node-seconds" if self.objective == "wall" else "wall"
         compared = [self.best, *self.others, *self.excluded]
@@ -125,7 +127,7 @@ class Recommendation:
         return f"More repetitions may show that it is {' or '.join(names)}."
 
 
-def _taken(result: Result) -> str:
+def _time_and_nodes(result: Result) -> str:
     nodes = figure(result.mean("node-seconds"))
     text = f"{figure(result.mean('wall'))} s and {nodes} node-seconds"
     if result.values("quantum-node-seconds") and result.mean("quantum-node-seconds"):
@@ -136,11 +138,11 @@ def _taken(result: Result) -> str:
 def weigh(results: Sequence[Result], weights: Mapping[str, float]) -> list[Result]:
     """Add a weighted sum to the measures of each result.
 
-    Each measure is divided by the least mean of all strategies, and each weight by the sum
-    of the weights: a strategy with the least of all measures has 1.
+    Each measure is divided by the least mean of all strategies, and each weight by the sum of
+    the weights: a strategy with the least mean of every measure has the sum 1.
 
     :param weights: weight of each measure, not negative
-    :raises InputError: if the least of a measure is 0
+    :raises InputError: if the least mean of a measure is 0
     """
     least = {name: min(one.mean(name) for one in results) for name in weights}
     for name, value in least.items():
@@ -169,9 +171,9 @@ def recommend(
 ) -> Recommendation:
     """Choose among one or more results.
 
-    :param objective: the measure that is minimised
+    :param objective: measure to minimise
     :param bounds: largest value that each measure may have, as a multiple of the least
-        of all strategies
+        value of all strategies
     :raises InputError: if no strategy is within all bounds
     """
     least = {name: min(one.mean(name) for one in results) for name in bounds}
@@ -200,7 +202,7 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def interval(estimate: Estimate, factor: float) -> str:
-    """Write a mean, multiplied by a factor, with its confidence interval if it has one."""
+    """Write a mean, multiplied by a factor, with its confidence interval if it is known."""
     mean, half_width = estimate.mean * factor, estimate.half_width * factor
     # a smaller interval is a rounding error of equal values
     uncertain = half_width > 1e-9 * abs(mean)

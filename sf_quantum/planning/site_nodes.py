@@ -1,4 +1,4 @@
-"""How many components of an allocation the partitions of a site can grant."""
+"""The number of an allocation's components that the partitions of a site can grant."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ def fitting(
 ) -> dict[str, int] | None:
     """Lower the numbers of an allocation's components until their nodes fit a partition.
 
-    The service whose components hold most nodes loses one first; each service keeps one.
+    The service whose components hold most nodes loses a component first; each service keeps
+    at least one.
 
     :param counts: number of components, by service
     :param each: request of one component, by service
     :param most: number of nodes of the partition
-    :returns: the lower numbers; ``None`` if one component of each service needs too
-        many nodes
+    :returns: the lower numbers; ``None`` if even one component per service needs too many
+        nodes
     """
     left = dict(counts)
     while needed(left, each) > most:

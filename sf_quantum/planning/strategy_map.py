@@ -1,4 +1,4 @@
-"""The map of winning strategies: a workload with varied ratios of its phases and load."""
+"""The map of winning strategies, for varied ratios of phases and varied load."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sf_quantum.planning.workloads.workload import (
     qpu_job_seconds,
 )
 
-#: ratios of quantum to classical time of each application
+#: ratios of quantum to classical time, for every application
 RATIOS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 #: the share of the nodes, and of the QPUs' time, that others keep busy
 LOADS = (0.0, 0.25, 0.5, 0.75, 0.9)
 # Run time of others' jobs on nodes, and the inverse of the largest share of the nodes that
-# one job may request, if the workload has no such jobs.
+# one job may request. Both are used only if the workload has no such jobs.
 OTHERS_SECONDS = 1800.0
 OTHERS_SHARE = 4
 
@@ -36,8 +36,8 @@ OTHERS_SHARE = 4
 class Cell:
     """A point of the map.
 
-    :param comparison: comparison at this point; ``None`` if there is none
-    :param why: why there is no comparison; ``None`` if there is one, or the time was over
+    :param comparison: comparison at this point, if any
+    :param why: why there is no comparison; ``None`` with a comparison, or if time ran out
     """
 
     ratio: float
@@ -47,7 +47,7 @@ class Cell:
 
     @property
     def as_good(self) -> Sequence[Strategy]:
-        """The best strategy, and those that may be as good, in the order of the workload."""
+        """The best strategies and any that may be as good, in the workload's order."""
         if self.comparison is None:
             return ()
         best = self.comparison.recommended.as_good
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def lead(self) -> float | None:
-        """The additional cost of the best of the worse strategies, relative to the best."""
+        """The relative additional cost of the next strategy that is not as good."""
         if self.comparison is None:
             return None
         recommended, best = self.comparison.recommended, self.as_good
@@ -120,11 +120,11 @@ def check(workload: Workload) -> None:
 
 def cell(workload: Workload, objective: Objective, ratio: float, load: float) -> Cell:
     """Simulate a point of the map."""
-    there = varied(workload, ratio, load)
-    if impossible := next(conflicts(there), None):
+    changed = varied(workload, ratio, load)
+    if impossible := next(conflicts(changed), None):
         return Cell(ratio, load, why=impossible[2])
     try:
-        return Cell(ratio, load, compare(there, (), objective))
+        return Cell(ratio, load, compare(changed, (), objective))
     except InputError as error:
         return Cell(ratio, load, why=str(error))
 
@@ -134,8 +134,8 @@ def varied(workload: Workload, ratio: float, load: float) -> Workload:
 
     The total time of each application's phases, without waits, remains the same. The rates
     of others' jobs are multiplied. If the workload has no such jobs, jobs of half an hour on
-    up to a quarter of the nodes are added, and QPU jobs like the applications' own.
-    Waits because of jobs that are not simulated are left out.
+    up to a quarter of the nodes are added, and QPU jobs like the applications' jobs.
+    Waits because of jobs that are not simulated are omitted.
     """
     applications = {
         name: _with_ratio(workload, application, ratio)
@@ -179,6 +179,7 @@ def _seconds(
 def _with_ratio(
     workload: Workload, application: ApplicationSettings, ratio: float
 ) -> ApplicationSettings:
+    """Scale the phases of an application to a ratio of quantum to classical time."""
     classical, quantum = _seconds(workload, application)
     both = classical + quantum
     for_nodes = both / (1 + ratio) / classical
@@ -200,17 +201,17 @@ def _with_ratio(
 def _jobs(workload: Workload, load: float) -> list[BackgroundJobs]:
     """Return others' jobs on nodes, unchanged in partitions without classical phases."""
     first = workload.first_partition
-    there = workload.background.jobs if workload.background else []
+    present = workload.background.jobs if workload.background else []
     used = {
         phase.partition or first
         for application in workload.applications.values()
         for phase in application.phases
         if phase.qpu is None
     }
-    jobs = [one for one in there if (one.partition or first) not in used]
+    jobs = [one for one in present if (one.partition or first) not in used]
     for name in sorted(used) if load else ():
         nodes = workload.partitions[name].nodes
-        mix = [one for one in there if (one.partition or first) == name] or [
+        mix = [one for one in present if (one.partition or first) == name] or [
             BackgroundJobs(
                 partition=name,
                 per_hour=1.0,
@@ -228,7 +229,7 @@ def _jobs(workload: Workload, load: float) -> list[BackgroundJobs]:
 
 def _quantum(workload: Workload, load: float) -> list[BackgroundQuantum]:
     """Return others' QPU jobs, unchanged on QPUs that no application uses."""
-    there = workload.background.quantum if workload.background else []
+    present = workload.background.quantum if workload.background else []
     phases = [
         phase
         for application in workload.applications.values()
@@ -236,13 +237,13 @@ def _quantum(workload: Workload, load: float) -> list[BackgroundQuantum]:
         if phase.qpu is not None
     ]
     used = {phase.qpu for phase in phases if phase.qpu is not None}
-    jobs = [one for one in there if (one.qpu or workload.first_qpu) not in used]
+    jobs = [one for one in present if (one.qpu or workload.first_qpu) not in used]
     for name in sorted(used) if load else ():
-        like = [phase for phase in phases if phase.qpu == name]
-        mean = sum(one.jobs * (one.seconds or 0.0) for one in like) / sum(
-            one.jobs for one in like
+        same_qpu = [phase for phase in phases if phase.qpu == name]
+        mean = sum(one.jobs * (one.seconds or 0.0) for one in same_qpu) / sum(
+            one.jobs for one in same_qpu
         )
-        mix = [one for one in there if (one.qpu or workload.first_qpu) == name] or [
+        mix = [one for one in present if (one.qpu or workload.first_qpu) == name] or [
             BackgroundQuantum(qpu=name, per_hour=1.0, seconds=mean)
         ]
         busy = sum(one.per_hour * one.seconds / HOUR for one in mix)

@@ -1,14 +1,15 @@
 """The interface of every kind of QPU, and the registry of the installed kinds.
 
-``environment`` makes and reads the variables that name a job's QPUs (each kind adds its own,
-such as ``sfq/service_variables`` for our service). ``opening`` leases a QPU for a program,
-``selection`` finds the QPUs that a command names, ``configuration`` reads a QPU's keys in a
-deployment, and ``qrmi_config`` the file of a site. ``running`` submits jobs to a QPU, repeats
-refused submissions and waits for the jobs, ``sampler`` is the ``dimod.Sampler`` of a QPU,
-``circuit_runner`` runs the circuits of QAOA, and ``native_circuits`` reads circuits of native
-gates for a vendor's own format. ``vendors`` contains the vendors' kinds of QPU, ``sfq`` the
-client of our own service, and ``leasing`` acquires and renews leases. ``sdks`` offers QPUs as
-SDKs expect them, and ``passes`` transform circuits and their counts.
+``environment`` makes and reads the variables that name a job's QPUs; each kind of QPU adds
+variables, such as ``sfq/service_variables`` for our service. ``opening`` leases a QPU for a
+program, ``selection`` finds the QPUs that a command names, ``configuration`` reads a QPU's
+keys in a deployment, and ``qrmi_config`` reads a site's file. ``running`` submits jobs to a
+QPU, repeats submissions that were not accepted, and waits for the jobs. ``sampler`` is the
+``dimod.Sampler`` of a QPU, ``circuit_runner`` runs the circuits of QAOA, and
+``native_circuits`` reads circuits of native gates, to convert them to a vendor's format.
+``vendors`` contains the vendors' kinds of QPU, ``sfq`` the client of our own service, and
+``leasing`` acquires and renews leases. ``sdks`` adapts QPUs to SDKs, and ``passes`` transforms
+circuits and their counts.
 
 Imports: malleability, net, protocol, samplers, slurm.
 """
@@ -50,22 +51,22 @@ NO_PULSER = (
 NO_QISKIT = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 
 
-if not TYPE_CHECKING:  # else a wrong name would not be found
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        # ``environment`` imports this module, but programs import its functions from here.
+        # imported late, since ``environment`` itself imports this module
         if name not in ("from_environment", "leased"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(importlib.import_module(f"{__name__}.environment"), name)
 
 
-#: number of reads of a job that sets none, the same as in ``sfq solve``
+#: number of reads of a job that sets no number, the same as in ``sfq solve``
 DEFAULT_READS = 1000
 
 
 @dataclass(frozen=True)
 class JobSize:
-    """The size of a job whose cost is requested with a QPU's status.
+    """The size of a job, to request its cost together with a QPU's status.
 
     :param variables: number of variables of the job's problem, if known
     """
@@ -75,7 +76,7 @@ class JobSize:
 
 
 def with_qpu_name(qpu: str, info: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Give the QPU in a result's ``info`` the name that its user knows.
+    """Replace the QPU's name in a result's ``info`` with the name that the user knows.
 
     :param qpu: name of the deployment, or of the resource
     :returns: ``info`` with this name in ``qpu``; a different name there, of a service or a
@@ -90,34 +91,32 @@ class NoLease(QpuError):
 
 
 class LeaseTooLate(NoLease):
-    """No lease is granted by the latest start of the request."""
+    """No lease was granted by the latest start of the request."""
 
 
 class AuthenticationError(InputError):
-    """The service refuses its user: the token is wrong or revoked, or has too few rights."""
+    """The service rejects its user: the token is wrong or revoked, or has too few rights."""
 
 
 @dataclass(frozen=True)
 class QpuStatus:
-    """What a QPU reports about itself.
+    """The status of a QPU; values that it does not report are ``None`` or empty.
 
-    :param reason: why it is not online, else empty
-    :param qubits: the largest problem it takes, in variables; 0 if unknown
-    :param vqpus: how many leases may be held at once
+    :param reason: why the QPU is not online; empty if it is
+    :param qubits: number of variables of the largest problem; 0 if unknown
+    :param vqpus: number of leases that may be held at the same time
     :param leases: number of leases that are held
     :param queue_length: number of jobs that are pending or running
-    :param calibration: id of the calibration from which its samples come, if it reports
-        one
-    :param eta_seconds: time until a job submitted now would start, if it reports one
-    :param position: number of jobs that would run before such a job, if it reports one
-    :param cost_per_second: price of a second of QPU time, in the site's unit, if it
-        reports one
-    :param maintenance_seconds: time until a maintenance window, if one is announced
-    :param payloads: what jobs may carry (``problem``, ``sequence``, ``circuit``,
-        ``photonic``), if known
-    :param trouble: problem that impairs it although it is online, if it reports one
+    :param calibration: id of the present calibration
+    :param eta_seconds: time until a job submitted now would start
+    :param position: number of jobs that would run before a job submitted now
+    :param cost_per_second: price of a second of QPU time, in the site's unit
+    :param maintenance_seconds: time until the next announced maintenance window
+    :param payloads: kinds of payload that jobs may have (``problem``, ``sequence``,
+        ``circuit``, ``photonic``)
+    :param trouble: problem that impairs the QPU although it is online
     :param job_qpu_seconds: expected charge for a job of the size given to
-        :meth:`Qpu.with_job_size`, if it reports one
+        :meth:`Qpu.with_job_size`, in QPU seconds
     :param job_run_seconds: expected time of this job from its start to its end
     """
 
@@ -143,22 +142,22 @@ class QpuStatus:
 class Qpu(ABC):
     """The client of a QPU.
 
-    It has two sides: the driver's side leases the QPU, and the job's side uses it.
-    A new kind is a subclass in one file and an entry point in the group
-    ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: if an event loop
-    runs, call it from another thread.
+    It has two sides: the driver's side, such as in ``sfq run``, leases the QPU; the job's
+    side runs jobs under the lease. A new kind is a subclass in one file and an entry point in
+    the group ``sf_quantum.qpus`` whose name is :attr:`type`. Every method blocks: programs
+    with an event loop must call it in another thread.
 
-    :param name: name of the QPU; its environment variables start with it
+    :param name: name of the QPU, with which the names of its environment variables start
     """
 
     type: ClassVar[str]
-    #: whether :meth:`from_config` reads a site's file (``qrmiConfig``); for other kinds, the
-    #: ``environment`` of an entry there is merged into the configuration
+    #: whether :meth:`from_config` itself reads a site's file (``qrmiConfig``); otherwise, the
+    #: ``environment`` of the QPU's entry in the file is merged into the configuration
     reads_qrmi_config: ClassVar[bool] = False
-    #: the keys that this kind reads in the ``environment`` of an entry; empty if only its
-    #: vendor's client knows them
+    #: the keys that this kind reads in the ``environment`` of its entry in a site's file;
+    #: empty if only the vendor's client knows the keys
     variables: ClassVar[tuple[str, ...]] = ()
-    #: further keys of a deployment's configuration that name files, so that paths may be
+    #: additional keys of a deployment's configuration that name files; such a path may be
     #: relative to the StreamFlow file
     files: ClassVar[tuple[str, ...]] = ()
     #: the kinds of job that :meth:`submit` accepts; empty for a kind without a job side
@@ -168,7 +167,7 @@ class Qpu(ABC):
     #: whether a result may have fewer reads than requested, as documented by the vendor;
     #: otherwise such a result is an error
     fewer_reads: ClassVar[bool] = False
-    #: whether jobs end with their lease, and only a submission reports that it has ended
+    #: whether jobs end with their lease, and only submissions show that the lease has ended
     jobs_end_with_lease: ClassVar[bool] = False
     #: whether requests for leases may have a priority
     supports_priorities: ClassVar[bool] = False
@@ -185,7 +184,7 @@ class Qpu(ABC):
     def sampler_problem(cls) -> str | None:
         """Explain briefly why :meth:`sampler` would fail here; ``None`` if it would not.
 
-        This does not concern a driver, which only leases the QPU.
+        Only jobs call this; a driver only leases the QPU.
         """
         return None
 
@@ -196,7 +195,7 @@ class Qpu(ABC):
     def identity(self) -> str:
         """Text that distinguishes QPUs: the vendor's endpoint, and the resource there.
 
-        A job is searched for only on the QPU to which it was submitted. So neither
+        After a restart, a job is looked up only on a QPU with the same text. So neither
         credentials nor options of leases are part of the text.
         """
         return f"{type(self).__name__} {self.name}"
@@ -213,7 +212,7 @@ class Qpu(ABC):
     def status(self) -> QpuStatus:
         """Query the QPU's status.
 
-        :raises QpuError: if it does not answer
+        :raises QpuError: if the QPU does not answer
         """
 
     @abstractmethod
@@ -222,7 +221,7 @@ class Qpu(ABC):
 
         :param job: purpose of the lease, shown to the QPU's operator
         :returns: the acquisition token
-        :raises NoLease: if none is free now
+        :raises NoLease: if no lease is free now
         :raises QpuError: if the QPU does not answer
         """
 
@@ -237,10 +236,10 @@ class Qpu(ABC):
         :param job: see :meth:`acquire`
         :param wait_seconds: the longest wait in the queue
         :param key: key of the request; a repeated request with the same key keeps its
-            position in the queue, and gets the lease that it was granted before
+            position in the queue, or gets the lease that it was already granted
         :returns: the acquisition token
-        :raises NoLease: if none became free in this time
-        :raises LeaseTooLate: if none is granted by the request's latest start
+        :raises NoLease: if no lease became free in this time
+        :raises LeaseTooLate: if no lease was granted by the request's latest start
         :raises QpuError: if the QPU does not answer
         """
         return self.acquire(job)
@@ -262,7 +261,7 @@ class Qpu(ABC):
 
     @classmethod
     def hint_problem(cls, hints: LeaseHints) -> str | None:
-        """Explain which hint this kind would ignore, and what to write; ``None`` if none.
+        """Explain which hint this kind would ignore, and the remedy; ``None`` if no hint.
 
         :param hints: see :meth:`with_hints`
         """
@@ -281,8 +280,8 @@ class Qpu(ABC):
         """Query the time for which the vendor has reserved the QPU, on the driver's side.
 
         :param reservation: one of :attr:`reservations`
-        :returns: the current time, else the next one; ``None`` if none is booked
-        :raises InputError: if the vendor refuses the query
+        :returns: the current reserved time, or else the next; ``None`` if none is booked
+        :raises InputError: if the vendor rejects the query
         :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no reservations")
@@ -296,16 +295,17 @@ class Qpu(ABC):
         return self
 
     def shortfall(self, token: str) -> str | None:
-        """Explain how a new lease falls short of the request, if it does."""
+        """Explain how a new lease falls short of its request; ``None`` if it does not."""
         return None
 
     def renew(self, token: str) -> float | None:
         """Keep a lease from expiring.
 
         :returns: seconds until the next renewal; ``None`` if the lease does not expire
-        :raises AuthenticationError: if the user is refused
+        :raises AuthenticationError: if the user is rejected
         :raises LeaseLost: if the lease has ended
-        :raises InputError: if the QPU refuses otherwise; the caller then releases the lease
+        :raises InputError: if the renewal is rejected for another reason; the caller then
+            releases the lease
         :raises QpuError: if the QPU does not answer
         """
         return None
@@ -321,8 +321,8 @@ class Qpu(ABC):
     def release_keeping_position(self, token: str) -> None:
         """Release a lease, so that others can use the QPU now.
 
-        If the QPU has a queue for leases, only an admin may do this, and the next request
-        with the lease's key, within a minute, gets the position of the lease's own request.
+        If the QPU has a queue for leases, only an admin may do this. A new request with the
+        lease's key within a minute gets the position of the original request.
 
         :raises QpuError: if the QPU does not answer
         """
@@ -342,7 +342,7 @@ class Qpu(ABC):
     def environment(self, token: str) -> dict[str, str]:
         """Make the variables with which a job reaches the QPU; the QPU's name is their prefix.
 
-        :func:`~sf_quantum.qpu.environment.job_environment` adds those that list the QPUs.
+        :func:`~sf_quantum.qpu.environment.job_environment` adds the variables that list QPUs.
 
         :param token: the job's lease
         """
@@ -432,12 +432,12 @@ class Qpu(ABC):
     def solve(
         self, bqm: Mapping[str, JSON], parameters: Mapping[str, int | None]
     ) -> dict[str, JSON]:
-        """Sample a serialized BQM; kinds that do not need dimod for this override it.
+        """Sample a serialized BQM; kinds that need no dimod for this override the method.
 
         :param bqm: valid BQM in the format of dimod's ``to_serializable()``
         :param parameters: keyword arguments of the sampler; ``None`` values are left out
         :returns: the serialized sample set
-        :raises InputError: if the QPU refuses the problem or a parameter
+        :raises InputError: if the QPU rejects the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
         """
         from sf_quantum.samplers.problem import sample
@@ -449,12 +449,12 @@ class Qpu(ABC):
         bqms: Sequence[Mapping[str, JSON]],
         parameters: Mapping[str, int | None],
     ) -> list[dict[str, JSON]]:
-        """Sample several BQMs as :meth:`solve`; one at a time if the kind accepts no lists."""
+        """Sample BQMs like :meth:`solve`; one at a time if the kind accepts no lists."""
         return [self.solve(bqm, parameters) for bqm in bqms]
 
     # Methods for jobs, on the job's side. Except for run_job(), they neither wait for a job
-    # nor repeat an unanswered request: the caller does, such as the QPU service. Each raises
-    # LeaseLost if the vendor has ended the lease.
+    # nor repeat an unanswered request: callers, such as the QPU service, do both. Each method
+    # raises LeaseLost if the vendor has ended the lease.
 
     def describe(self) -> Description:
         """Query the vendor for the current device, on either side.
@@ -471,9 +471,10 @@ class Qpu(ABC):
 
     @classmethod
     def check(cls, kind: Kind, content: JSON) -> None:
-        """Reject the payload of a job that :meth:`submit` would not send, without a request.
+        """Reject a payload that :meth:`submit` would not send; makes no request.
 
-        Any user may send the content. The implementation bounds its size; it may take seconds.
+        Any user may send the content, so implementations must limit its size. The check may
+        take seconds.
 
         :raises FieldError: if the payload is rejected; the error names its kind
         """
@@ -483,15 +484,15 @@ class Qpu(ABC):
         """Submit a job, with its tag if the vendor keeps tags.
 
         :returns: the vendor's id of the job
-        :raises NotAccepted: if the vendor is busy, and there is certainly no job
-        :raises AuthenticationError: if the vendor refuses the user
-        :raises InputError: if the vendor refuses the job
-        :raises QpuError: if there may be a job, since the answer was lost
+        :raises NotAccepted: if the vendor is busy, and certainly has no job
+        :raises AuthenticationError: if the vendor rejects the user
+        :raises InputError: if the vendor rejects the job
+        :raises QpuError: if the vendor may have a job, since its reply was lost
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def find(self, tag: str) -> str | None:
-        """Look up a job by its tag, if :attr:`finds_by_tag` is set; ``None`` if there is none.
+        """Look up a job by its tag, if :attr:`finds` is set; ``None`` if no job has the tag.
 
         :raises QpuError: if the vendor does not answer
         """
@@ -510,15 +511,15 @@ class Qpu(ABC):
     def poll(self, job_id: str) -> Progress:
         """Query the progress of a job.
 
-        :raises UnknownJob: if the vendor no longer knows it
+        :raises UnknownJob: if the vendor no longer knows the job
         :raises QpuError: if the vendor does not answer
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def result(self, job_id: str, task: Task) -> Outcome:
-        """Read how a finished job ended, and its result if it completed.
+        """Read the outcome of a finished job, with the result if the job completed.
 
-        :raises UnknownJob: if the vendor no longer knows it
+        :raises UnknownJob: if the vendor no longer knows the job
         :raises QpuError: if the vendor does not answer, or its answer is malformed
         """
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
@@ -526,11 +527,11 @@ class Qpu(ABC):
     def run_job(self, task: Task) -> Outcome:
         """Run a job and wait for its end; an interrupt cancels the job.
 
-        A submission is repeated if the vendor asks for it and there is certainly no job yet.
-        Unanswered later requests are also repeated.
+        A submission is repeated if the vendor requests this and certainly has no job yet.
+        Later requests are repeated if they get no reply.
 
-        :returns: how the job ended; ``failure`` contains its id, even if it was cancelled
-        :raises InputError: if the QPU refuses the job
+        :returns: the outcome; ``failure`` contains the job's id, even after a cancellation
+        :raises InputError: if the QPU rejects the job
         :raises QpuError: if the QPU does not answer
         """
         from sf_quantum.qpu import running
@@ -546,7 +547,7 @@ class Qpu(ABC):
 
 
 def names() -> list[str]:
-    """List the kinds of QPU that are installed; nothing is imported."""
+    """List the installed kinds of QPU, without importing them."""
     return _registry.names()
 
 

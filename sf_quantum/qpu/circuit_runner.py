@@ -31,9 +31,9 @@ PASSED_ON = ("technology", "calibration")
 
 
 class JobRunner:
-    """Sends circuits as jobs of a QPU.
+    """Runs circuits as jobs on a QPU.
 
-    :param qpu: the job's side of a kind that takes circuits
+    :param qpu: job's side of a QPU that accepts circuits
     :param passes: names of passes, separated by commas
     """
 
@@ -61,8 +61,8 @@ class JobRunner:
     ) -> tuple[Bits, dict[str, float]]:
         """Run a circuit; an interrupt cancels its job on the QPU."""
         text = qasm3.dumps(circuit.assign_parameters(values))
-        made, combine = self._passes.expanded(text)
-        payload = json.dumps(made[0] if len(made) == 1 else made)
+        circuits, combine = self._passes.expanded(text)
+        payload = json.dumps(circuits[0] if len(circuits) == 1 else circuits)
         tag = f"sfq-{secrets.token_hex(8)}"
         # each circuit has its own seed, so the reads of circuits are independent
         seed = None if self._draws is None else self._draws.randrange(SEEDS)
@@ -71,7 +71,7 @@ class JobRunner:
         who = f"QPU {self.name!r}"
         if outcome.result is None:
             raise QpuError(f"{who}: {outcome.failure or 'the job was cancelled'}")
-        counts = counters(who, outcome.result.text, len(made))
+        counts = counters(who, outcome.result.text, len(circuits))
         info = outcome.result.info
         self.info = {name: info[name] for name in PASSED_ON if name in info}
         seconds = outcome.qpu_seconds
@@ -80,7 +80,7 @@ class JobRunner:
 
 
 def bits(counts: Counts) -> Bits:
-    """Return reads with the first bit first, of shape (shots, bits)."""
+    """Return the bits of each shot, first bit first, in an array of shape (shots, bits)."""
     counted = whole(counts)
     rows = [[int(bit) for bit in reversed(word)] for word in counted]
     return np.repeat(np.array(rows, np.int8), [*counted.values()], axis=0)

@@ -12,7 +12,7 @@ from sf_quantum.text import unknown
 
 
 def check_name(name: str, label: str) -> None:
-    """Reject a QPU's name with which no shell variable can start."""
+    """Reject a QPU's name that cannot be the beginning of a shell variable's name."""
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(
             f"{label} {name!r}: use letters, digits and underscores only, "
@@ -21,14 +21,14 @@ def check_name(name: str, label: str) -> None:
 
 
 def check_keys(config: Mapping[str, JSON], valid_keys: Collection[str]) -> None:
-    """Refuse an unknown key of a configuration, and suggest a similar one."""
+    """Reject an unknown key of a configuration, and suggest a similar one."""
     for key in config:
         if key not in valid_keys:
             raise InputError(unknown("key", key, [*valid_keys]))
 
 
 def config_text(config: Mapping[str, JSON], key: str) -> str | None:
-    """Read a text of a configuration; ``None`` if it is not given."""
+    """Read an optional text of a configuration."""
     value = config.get(key)
     if value is not None and (not isinstance(value, str) or not value):
         raise InputError(f"{key}: expected text")
@@ -43,7 +43,7 @@ def config_required(name: str, config: Mapping[str, JSON], key: str) -> str:
 
 
 def token_fault(path: Path) -> str:
-    """Return why a header cannot contain a file's token; empty if it can, or if unreadable."""
+    """Return why a file's token cannot be in a header; empty if valid or unreadable."""
     try:
         token = read_token(str(path))
     except InputError:  # a missing or empty file is reported when the QPU is used

@@ -37,7 +37,7 @@ def job_environment(leases: Iterable[tuple[Qpu, str]]) -> dict[str, str]:
 def job_ids(
     otherwise: str, variables: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Make the variables that identify a job and its user, without a QPU's name.
+    """Make the variables that identify a job and its user, without a QPU's prefix.
 
     :param otherwise: id of a job outside of a batch system
     """
@@ -51,9 +51,9 @@ def job_ids(
 def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
     """Make the job's side of the first QPU of the environment.
 
-    :returns: ``None`` on a classical location, where none of the variables is set
-    :raises InputError: if only some are set: a lost variable must not cause a classical
-        run unnoticed
+    :returns: the QPU; ``None`` on a classical location, where none of the variables is set
+    :raises InputError: if only some variables are set: a lost variable must not silently
+        cause a classical run
     """
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     if resources is None and types is None:
@@ -75,9 +75,9 @@ def from_environment(variables: Mapping[str, str] = os.environ) -> Qpu | None:
 
 
 def leased(variables: Mapping[str, str] = os.environ) -> Qpu:
-    """Make a QPU as :func:`from_environment`, for a program that requires one.
+    """Make the QPU of the environment, for a program that requires a QPU.
 
-    :raises InputError: also if the environment names no QPU
+    :raises InputError: as :func:`from_environment`, and if the environment names no QPU
     """
     if (qpu := from_environment(variables)) is None:
         raise InputError(NO_QPU)
@@ -93,7 +93,7 @@ def listed(variables: Mapping[str, str], keys: tuple[str, str]) -> list[str] | N
 
 
 def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
-    """Read the type of each QPU of the environment, the first if a QPU is named twice."""
+    """Read the type of each QPU of the environment; the first if a QPU is named twice."""
     resources, types = listed(variables, RESOURCES), listed(variables, TYPES)
     pairs = [*zip(resources or [], types or [], strict=False)]
     return dict(reversed(pairs))
@@ -102,8 +102,8 @@ def types_by_name(variables: Mapping[str, str]) -> dict[str, str]:
 def required(name: str, variables: Mapping[str, str], key: str) -> str:
     """Read a variable that a job needs to reach its QPU.
 
-    :param key: the variable, without the prefix of the QPU's name
-    :raises InputError: if it is missing
+    :param key: name of the variable, without the prefix of the QPU's name
+    :raises InputError: if the variable is missing
     """
     if not (value := variables.get(f"{name}_{key}")):
         message = f"{name}_{key} is not set, though QPU {name!r} is in the environment"

@@ -1,7 +1,7 @@
 """Reads circuits in OpenQASM that contain only native gates.
 
 A QPU of superconducting qubits has two gates, a phased x-rotation and a controlled Z. This
-module reads only what Qiskit writes for a circuit that was transpiled to these gates.
+module reads only the statements that Qiskit writes for circuits transpiled to these gates.
 Qiskit's own parsers read all of OpenQASM, but take half a millisecond for each statement.
 """
 
@@ -37,8 +37,8 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-# The gates that a definition of r may contain: functions from their angles to those of U,
-# up to a global phase.
+# The gates that a definition of r may contain, each with a function from its angles to the
+# equivalent angles of U, up to a global phase.
 _EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
     **dict.fromkeys(("U", "u", "u3"), lambda theta, phi, lam: (theta, phi, lam)),
     **dict.fromkeys(("rz", "p", "u1"), lambda lam: (0.0, 0.0, lam)),
@@ -47,7 +47,7 @@ _EULER: Mapping[str, Callable[..., tuple[float, float, float]]] = {
 }
 # Angles and phases at which a definition is compared with the QPU's gate.
 _SAMPLES = ((0.7, 1.9), (2.1, -0.4))
-# Longest text of a job; a text with parameters counts once for each set of their values.
+# Maximum characters of a job's texts; a text with parameters counts once per set of values.
 MOST_CHARACTERS = 4_000_000
 # Largest number of operands in a job: a barrier may be on a whole register.
 MOST_OPERANDS = 1_000_000
@@ -55,10 +55,10 @@ MOST_OPERANDS = 1_000_000
 BYTE_ORDER_MARK = "\ufeff"
 # Longest angle, in characters.
 MOST_ANGLE = 200
-# Each pattern takes linear time: any user may send a text, and `re` stops all threads.
+# Each pattern takes linear time: any user may send a text, and `re` blocks all threads.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _END = re.compile(r"([;{}])")
-# the other patterns match statements whose blanks are single spaces
+# the following patterns match statements in which all blanks are single spaces
 _DEFINITION = re.compile(r"gate (\w+)")
 _ROTATION = re.compile(r"gate (\w+) ?\( ?(\w+) ?, ?(\w+) ?\) ?\w+")
 _OLD = re.compile(r"\s*OPENQASM 2")
@@ -171,7 +171,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _check_definition(line: int, statements: Sequence[str]) -> None:
-    """Refuse a definition of ``r`` or ``prx`` that is not the QPU's gate."""
+    """Reject a definition of ``r`` or ``prx`` that is not the QPU's gate."""
     head, *body = statements
     match = _ROTATION.fullmatch(head)
     if match is None or not all(
@@ -186,8 +186,8 @@ def _check_definition(line: int, statements: Sequence[str]) -> None:
 def _is_rotation(
     body: Sequence[str], first: str, second: str, angle: float, phase: float
 ) -> bool:
-    """Tell whether statements are a phased x-rotation, up to a global phase."""
-    values, made = {first: angle, second: phase}, (1 + 0j, 0j, 0j, 1 + 0j)
+    """Return whether statements are a phased x-rotation, up to a global phase."""
+    values, product = {first: angle, second: phase}, (1 + 0j, 0j, 0j, 1 + 0j)
     for statement in filter(None, body):
         match = _GATE.fullmatch(statement)
         if match is None or (gate := _EULER.get(match[1])) is None:
@@ -200,10 +200,12 @@ def _is_rotation(
             theta, phi, lam = gate(*given)
         except (SyntaxError, TypeError, ValueError, ArithmeticError):
             return False
-        made = _product(_unitary(theta, phi, lam), made)
-    wanted = _unitary(angle, phase - math.pi / 2, math.pi / 2 - phase)
-    # The overlap of two unitary matrices is 2 if they differ in a phase only.
-    overlap = abs(sum(a.conjugate() * b for a, b in zip(wanted, made, strict=True)))
+        product = _product(_unitary(theta, phi, lam), product)
+    rotation = _unitary(angle, phase - math.pi / 2, math.pi / 2 - phase)
+    # The overlap of two unitary matrices is 2 if they differ only in a phase.
+    overlap = abs(
+        sum(a.conjugate() * b for a, b in zip(rotation, product, strict=True))
+    )
     return math.isclose(overlap, 2, abs_tol=1e-9)
 
 
@@ -242,7 +244,7 @@ class _Reader:
         self.operands = operands
         self._values = values
         self._parameters: set[str] = set()
-        # whether the register is of qubits; its first number; its size
+        # by name: whether the register is of qubits, its first qubit or bit, and its size
         self._registers: dict[str, tuple[bool, int, int]] = {}
         self._measured: set[int] = set()
         # whether the text is OpenQASM 2, in which 1/2 is 0.5
@@ -290,7 +292,7 @@ class _Reader:
             circuit.bits += size
 
     def _measure(self, qubits: str, bits: str) -> None:
-        if match := _REGISTER.fullmatch(bits.strip()):  # declared here
+        if match := _REGISTER.fullmatch(bits.strip()):  # declares the bits
             self._declare(match[1] == "qubit", match[3], int(match[2] or 1))
             bits = match[3]
         pairs = zip(
@@ -340,6 +342,7 @@ class _Reader:
         return value
 
     def _numbers(self, operand: str, *, qubits: bool = True) -> list[int]:
+        """Return the numbers of an operand's qubits or bits."""
         match = _OPERAND.fullmatch(operand.strip())
         if match is None:
             raise ValueError(f"cannot read {operand.strip()[:40]!r}")
@@ -370,7 +373,7 @@ def _both(
 ) -> tuple[float, float]:
     try:
         angle, phase = angles
-    except (RuntimeError, ValueError) as error:  # no further angle
+    except (RuntimeError, ValueError) as error:  # too few angles
         raise ValueError(f"{name} has too few angles") from error
     if next(given, None) is not None:
         raise ValueError(f"{name} has too many angles")

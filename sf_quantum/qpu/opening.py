@@ -1,4 +1,4 @@
-"""Opens a QPU for a program: acquires a lease, and releases it however the block ends."""
+"""Opens a QPU for a block of a program: acquires a lease, and releases it in any case."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from sf_quantum.threads import in_thread
 
 logger = logging.getLogger(__name__)
 
-# Time for releasing a lease when the interpreter exits.
+# Maximum time for releasing a lease when the interpreter exits.
 EXIT_SECONDS = 10.0
-# Names of the options that bound a lease.
+# Names of the options that set bounds of a lease.
 _BOUNDS = ("max_qpu_seconds", "max_shots", "max_qubits")
 
 
 class LeaseOptions(TypedDict, total=False):
-    """The options of a request for a lease, the same as those of ``sfq lease``.
+    """The options of a request for a lease, the same as in ``sfq lease``.
 
     ``wait_seconds``
         longest wait (default: no limit, but two minutes for a QPU that does not answer)
@@ -53,14 +53,14 @@ class LeaseOptions(TypedDict, total=False):
     ``expected_seconds``, ``pattern``
         hints: seconds on the QPU, and ``qc-heavy``, ``cc-heavy`` or ``balanced``
     ``latest_start``
-        latest time of the grant, in seconds since the epoch; after it, the request fails
+        latest time of the grant, in seconds since the epoch; the request fails afterwards
     ``priority``, ``reservation``
         rank among the waiting requests of the class, the highest first, and the name of a
-        reservation; a QPU that does not have or does not grant them refuses the request
+        reservation; a QPU that does not support or grant these rejects the request
     ``max_qpu_seconds``, ``max_shots``, ``max_qubits``
         bounds: QPU seconds of all jobs together, shots and qubits of each job
     ``purpose``
-        purpose of the lease in usage reports (default: the program's name)
+        purpose of the lease, for usage reports (default: the program's name)
     """
 
     wait_seconds: float | None
@@ -89,10 +89,10 @@ def open_qpu(
     """Open a QPU: ``with open_qpu(url="unix:/run/qpu.sock") as qpu:``.
 
     On a quantum location and under ``sfq lease``, the QPU of the environment is opened with
-    the lease that is held there, and the options are not used. So the same program runs in
+    the lease that is already held, and the options are ignored. So the same program runs in
     a notebook and as a step.
-    Otherwise a lease is acquired when the block begins, renewed while it runs, and released
-    when it ends: after its last line, or with an exception, Ctrl-C, or the end of the
+    Otherwise a lease is acquired when the block begins, renewed while the block runs, and
+    released when it ends: after its last line, or with an exception, Ctrl-C, or the end of the
     interpreter. (The lease of a killed process expires by itself.)
 
     :param name: name of the QPU, in the environment or the site's file
@@ -106,7 +106,7 @@ def open_qpu(
         job's side, with ``sampler()``, ``backend()``, ``pulser_backend(sequence)``,
         ``device(wires)``...
     :raises InputError: if the QPU or an option is unknown, or, when the block begins, if the
-        QPU refuses the request
+        QPU rejects the request
     :raises QpuError: when the block begins, if no lease was free in time, or the QPU does
         not answer
     """
@@ -157,8 +157,8 @@ class _OpenQpu(AbstractContextManager[Qpu]):
         )
         atexit.register(self._close_at_exit)
         stop = threading.Event()
-        # A thread acquires the leases, so that none is lost to Ctrl-C at the wrong
-        # moment.
+        # A thread acquires the leases, so that Ctrl-C at the wrong moment does not lose a
+        # lease.
         acquired = in_thread(lambda: self._leases.acquire(self._request, stop))
         try:
             acquired.result()
@@ -201,7 +201,7 @@ def _await(call: Future[None]) -> None:
 
 
 def _held(name: str | None) -> Qpu | None:
-    """Return the QPU whose lease is in the environment, if there is one."""
+    """Return the QPU whose lease is in the environment, or ``None`` without such a lease."""
     names = [name] if name else listed(os.environ, RESOURCES) or []
     if not any(f"{qpu_name}_{TOKEN}" in os.environ for qpu_name in names):
         return None
@@ -245,7 +245,7 @@ def check_leasable(qpus: Iterable[Qpu], options: LeaseOptions) -> None:
 def request(qpus: Sequence[Qpu], options: LeaseOptions, program: str) -> AcquireOptions:
     """Make the request for the leases of a program.
 
-    :param options: :class:`LeaseOptions`; others are not read
+    :param options: :class:`LeaseOptions`; other options are ignored
     :param program: purpose of the leases, unless the options or the environment set one
     """
     purposes = [options.get("purpose")]
@@ -260,14 +260,14 @@ def request(qpus: Sequence[Qpu], options: LeaseOptions, program: str) -> Acquire
 
 
 def waiting(client: Qpu, reason: QpuError, left: float) -> str:
-    """Describe the wait for a lease, with the wait of jobs if the QPU reports it.
+    """Describe the wait for a lease, with the waiting time of jobs if the QPU reports it.
 
-    :param left: seconds after which the wait is given up
+    :param left: seconds after which the request is given up
     """
     about = ""
     with suppress(QuantumError):
         eta = client.status().eta_seconds or 0.0
-        # If jobs do not wait, requests for leases still may.
+        # Without an ETA of jobs, leases may still have to wait.
         about = f", whose jobs wait about {eta:.0f} s" if eta >= 0.5 else ""
     end = "" if math.isinf(left) else f"; given up in {left:.0f} s"
     return f"waiting for a lease of QPU {client.name}{about} ({reason}){end}"

@@ -25,9 +25,9 @@ _NEAR = 0.8
 class Resource:
     """One entry of the file.
 
-    :param environment: variables of the QPU's client, without the prefix of its name; left
-        out of the ``repr``, since they may be credentials
-    :param where: place of the entry, such as ``qrmi_config.json: resources[0]``
+    :param environment: variables of the QPU's client, without the prefix of the QPU's name;
+        not in the ``repr``, since values may be credentials
+    :param where: location of the entry, such as ``qrmi_config.json: resources[0]``
     """
 
     name: str
@@ -36,14 +36,14 @@ class Resource:
     where: str = ""
 
     def missing(self, variable: str) -> InputError:
-        """Return the error for a missing variable; it names a misspelt key of the file."""
+        """Return the error for a missing variable, with any key that may be a misspelling."""
         meant = near(variable, self.environment)
         hint = f"{meant!r} is there instead" if meant else "add it"
         return InputError(f"{self.where}.environment.{variable}: missing; {hint}")
 
 
 def near(key: str, others: Iterable[str]) -> str | None:
-    """Return the other key that is ``key`` misspelt, or ``key`` with a QPU's prefix."""
+    """Return another key that may be a misspelt or prefixed ``key``, or ``None``."""
     names = {other.lower(): other for other in others if other != key}
     prefixed = [name for name in names if name.endswith(f"_{key.lower()}")]
     close = get_close_matches(key.lower(), names, 1, _NEAR)
@@ -78,7 +78,7 @@ def read(path: str, name: str, type_: str | None = None) -> Resource:
 
 
 def unprefixed(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the variables of one QPU from an environment, without its name's prefix."""
+    """Read the variables of one QPU from an environment, without the prefix of its name."""
     prefix = f"{name}_"
     return {
         key.removeprefix(prefix): value
@@ -120,7 +120,7 @@ def _environment(entry: dict[str, JSON], where: str) -> dict[str, str]:
         raise InputError(f"{where}.environment: expected an object")
     environment = {}
     for key, value in values.items():
-        # messages leave the value out: it may be a credential
+        # messages omit the value, which may be a credential
         if not isinstance(value, str):
             raise InputError(f"{where}.environment.{key}: expected text")
         if not re.fullmatch(r"[A-Za-z0-9_]+", key):

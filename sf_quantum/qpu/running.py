@@ -22,7 +22,7 @@ from sf_quantum.protocol.tasks import (
     UnknownJob,
 )
 
-# how long a vendor may be busy, or not answer
+# maximum seconds for which a vendor may be busy or not answer
 RETRY_SECONDS = 60.0
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class JobSide(Protocol):
 
 
 def not_taken(qpu: JobSide, description: Description, what: str) -> InputError:
-    """Return the error for jobs of a kind that a QPU does not take."""
+    """Return the error for jobs of a kind that a QPU does not accept."""
     takes = ", ".join(description.kinds) or "no jobs"
     return InputError(f"QPU {qpu.name!r} takes no {what}, but: {takes}")
 
@@ -84,7 +84,7 @@ def cancel(qpu: JobSide, tag: str, outcome: Future[Outcome]) -> bool:
 
 
 def named(outcome: Outcome, job_id: str) -> Outcome:
-    """Name the job in the failure of an outcome without a result."""
+    """Add the job's id to the failure of an outcome without a result."""
     if outcome.result is not None:
         return outcome
     cancelled = f"cancelled: {outcome.note}" if outcome.note else "cancelled"
@@ -92,18 +92,18 @@ def named(outcome: Outcome, job_id: str) -> Outcome:
 
 
 def _submitted(qpu: JobSide, task: Task) -> str:
-    """Submit a job, with retries if the vendor is busy or if its answer is lost."""
+    """Submit a job, with retries if the vendor is busy or its reply is lost."""
     deadline, pauses = Deadline(RETRY_SECONDS), backoff.REQUEST.pauses()
     while True:
         try:
             return qpu.submit(task)
         except NotAccepted as error:
             pause = max(error.retry_seconds or 0.0, next(pauses))
-            # without a time from the vendor, there is nothing to wait for
+            # retry only if the vendor has given the time for it
             if error.retry_seconds is None or pause > deadline.left:
                 raise
             time.sleep(pause)
-        except UnknownJob:  # the path is wrong
+        except UnknownJob:  # the URL has a wrong path, so a retry would be useless
             raise
         except QpuError:
             if not qpu.finds_by_tag or (pause := next(pauses)) > deadline.left:

@@ -20,7 +20,7 @@ from sf_quantum.samplers.energies import recompute
 class QpuSampler(Sampler):
     """Sends each problem to a QPU and waits for its samples.
 
-    :param qpu: a kind whose :meth:`~sf_quantum.qpu.Qpu.solve` does not call its sampler
+    :param qpu: QPU of a kind whose :meth:`~sf_quantum.qpu.Qpu.solve` calls no sampler
     """
 
     def __init__(self, qpu: Qpu) -> None:
@@ -42,11 +42,11 @@ class QpuSampler(Sampler):
         seed: int | None = None,
         num_sweeps: int | None = None,
     ) -> SampleSet:
-        """Submit the problem and wait; the QPU chooses parameters that are left out.
+        """Submit the problem and wait; the QPU chooses omitted parameters.
 
         An interrupt cancels the job.
 
-        :raises InputError: if the QPU refuses the problem or a parameter
+        :raises InputError: if the QPU rejects the problem or a parameter
         :raises QpuError: if the QPU fails or does not answer
         """
         parameters = {"num_reads": num_reads, "seed": seed, "num_sweeps": num_sweeps}
@@ -60,7 +60,7 @@ class QpuSampler(Sampler):
         seed: int | None = None,
         num_sweeps: int | None = None,
     ) -> list[SampleSet]:
-        """Sample several problems as :meth:`sample`, in one job if the QPU accepts lists.
+        """Sample several problems like :meth:`sample`, in one job if the QPU accepts lists.
 
         Each problem has ``num_reads`` reads. In a list with a seed, the first problem uses
         the seed, and each other problem a seed that is derived from it.
@@ -85,7 +85,7 @@ class QpuSampler(Sampler):
 class JobSampler(QpuSampler):
     """Sends each problem to a QPU as a job, and waits for its samples.
 
-    :param qpu: the job's side of a kind that takes jobs of the kind ``problem``
+    :param qpu: job's side of a QPU that accepts jobs of the kind ``problem``
     """
 
     def _solved(
@@ -106,7 +106,7 @@ class JobSampler(QpuSampler):
 
 
 def _serialized(bqm: BinaryQuadraticModel) -> dict[str, JSON]:
-    """Serialize a problem whose labels JSON preserves, so that its samples have them.
+    """Serialize a problem; JSON must preserve its labels, so that the samples have the same.
 
     :raises InputError: if a label changes when it is written in JSON and read
     """
@@ -120,7 +120,7 @@ def _serialized(bqm: BinaryQuadraticModel) -> dict[str, JSON]:
 
 
 def _sample_set(serialized: dict[str, JSON], bqm: BinaryQuadraticModel) -> SampleSet:
-    """Read samples, and compute their energies from the problem."""
+    """Read samples, and recompute their energies from the problem."""
     # dimod does not annotate this method
     samples: SampleSet = SampleSet.from_serializable(serialized)  # type: ignore[no-untyped-call]
     if {*samples.variables} != {*bqm.variables}:

@@ -1,4 +1,4 @@
-"""Selects the QPUs that a command uses, by a URL, a site's file or the environment."""
+"""Selects the QPUs that a command uses, from a URL, a site's file or the environment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class QpuSelection:
     """The options that select QPUs.
 
     :param names: names of the QPUs; empty for all QPUs of the environment
-    :param url: URL of a QPU service; its QPU gets the one name in ``names``, if any
+    :param url: URL of a QPU service, whose QPU gets the only name in ``names``, if any
     :param settings: configuration of a QPU of the type ``sfq``
     :param qrmi_config: path of a site's file
     """
@@ -57,19 +57,20 @@ class QpuSelection:
         return [self._named(name, environment) for name in sorted(names)]
 
     def all(self, environment: Mapping[str, str]) -> list[Qpu]:
-        """Make the clients as :meth:`qpus`; a site's file without names selects all QPUs."""
+        """Make the clients like :meth:`qpus`; without names, of all QPUs of a site's file."""
         if self.qrmi_config is None or self.names:
             return self.qpus(environment)
         names = sorted(qrmi_config.names(self.qrmi_config))
         return [self._named(name, environment) for name in names]
 
     def _named(self, name: str, environment: Mapping[str, str]) -> Qpu:
+        """Make the client of a QPU from the site's file, or else from the environment."""
         if self.qrmi_config is not None:
             entry = qrmi_config.read(self.qrmi_config, name)
             if entry.type != SFQ:
                 return client(entry.type, name, {"qrmiConfig": self.qrmi_config})
             config = service_variables.config(_complete(entry))
-            with _told_of(entry):
+            with _located_errors(entry):
                 return self._make(name, config)
         type_ = types_by_name(environment).get(name, SFQ)
         if type_ != SFQ:
@@ -94,9 +95,9 @@ class QpuSelection:
 def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
     """Make the driver's side of a QPU of any kind.
 
-    :param config: configuration of a deployment; if the kind does not read a site's file
-        itself, the keys of one entry of ``qrmiConfig`` are added: the entry that
-        ``resource``, or else ``name``, names
+    :param config: configuration of a deployment; unless the kind itself reads a site's file
+        (``qrmiConfig``), the keys of an entry of the file are added; ``resource`` names the
+        entry, by default ``name``
     :raises InputError: if the kind, a key or the file is wrong
     """
     kind, path = qpu.load(type_), config.get("qrmiConfig")
@@ -109,7 +110,7 @@ def client(type_: str, name: str, config: Mapping[str, JSON]) -> Qpu:
         site = service_variables.config(variables)
     else:
         site = {**entry.environment}
-    with _told_of(entry):
+    with _located_errors(entry):
         return kind.from_config(name, {**site, **settings})
 
 
@@ -124,7 +125,7 @@ def _complete(entry: Resource) -> Mapping[str, str]:
 
 
 @contextmanager
-def _told_of(entry: Resource) -> Iterator[None]:
+def _located_errors(entry: Resource) -> Iterator[None]:
     """Name the file, and the variable in the file, in errors about a configuration."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""Text in columns, as a terminal shows it."""
+"""Text in columns, for a terminal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sf_quantum.text import escaped
 def align(lines: Sequence[Sequence[str]], right: Collection[str] = ()) -> list[str]:
     """Pad cells so that columns line up, and escape them.
 
-    :param lines: the header and the rows, with the same number of cells
-    :param right: the headers of columns that are aligned on the right
+    :param lines: header and rows, with the same number of cells
+    :param right: headers of the columns that are aligned on the right
     """
     lines = [[*map(escaped, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

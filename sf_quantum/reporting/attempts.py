@@ -29,22 +29,22 @@ class JobAttempt:
     Times are epoch seconds.
 
     :param tag: 0, then the numbers of the iterations and the scatter indices, all from 0
-    :param loops: number of loops around its step; their iterations come first in the tag
+    :param loops: number of loops around the job's step; their iterations come first in the tag
     :param asked: time at which the job began to wait for a location
     :param target: deployment and service
     :param why: the targets chosen for a quantum candidate, and the reason
     :param quantum: whether these targets are quantum; ``None`` if the job is not a candidate
     :param brief: why these targets are not of the preferred kind, in a few words
     :param trouble: whether the reason is that a QPU has failed or does not reply
-    :param mixed: its filter's rule for jobs on both kinds of targets: refuse, warn or allow
-    :param qpus: the quantum targets of its binding, as far as a decision has listed them
-    :param waits: seconds that it waited after it had a location, by what it waited for
-    :param pending: begin of each wait that has not ended, by what it waits for
+    :param mixed: the filter's rule for jobs on both kinds of targets: refuse, warn or allow
+    :param qpus: quantum targets of the job's binding, as far as a decision has listed them
+    :param waits: seconds of the waits after the job had a location, by awaited resource
+    :param pending: begin of each wait that has not ended, by awaited resource
     :param exit_code: exit code of a failed command
-    :param error: the last lines of a failed attempt's errors
+    :param error: last lines of a failed attempt's errors
     :param reused_from: the earlier run whose outputs were reused, if the job was not run
-    :param requeues: how often Slurm requeued it, for example after the loss of a node
-    :param again: why a job of an earlier run is run again, and the name of that run
+    :param requeues: number of times that Slurm requeued the job, such as after a node's loss
+    :param again: why a job of an earlier run is run again, and the name of this earlier run
     """
 
     step: str
@@ -88,7 +88,7 @@ class JobAttempt:
 
     @property
     def began(self) -> float | None:
-        """The time at which its waits had ended."""
+        """The time at which all waits had ended."""
         if self.started is None:
             return None
         began = self.started + sum(self.waits.values())
@@ -103,20 +103,20 @@ class JobAttempt:
 
     @property
     def qpu_seconds(self) -> float | None:
-        """QPU seconds of its QPU jobs; None if those of any QPU job are unknown."""
+        """QPU seconds of the attempt's QPU jobs; None if unknown for any QPU job."""
         seconds = [one.qpu_seconds for one in self.qpu_jobs]
         known = [one for one in seconds if one is not None]
         return sum(known) if len(known) == len(seconds) else None
 
     @property
     def remedy(self) -> str:
-        """What to do about a failure, if a remedy is known."""
+        """The remedy for a failure; empty if unknown."""
         failed = self.status == "failed"
         return remedy(self.exit_code, self.error, self.location) if failed else ""
 
     @property
     def remarks(self) -> str:
-        """One line with the decision, waits, requeues and reuse, without the failure."""
+        """One line with the decision, waits, requeues and reuse, but without the failure."""
         waits = [
             f"waited {seconds:.1f} s for {what}"
             for what, seconds in self.waits.items()
@@ -137,12 +137,12 @@ class JobAttempt:
 
     @property
     def requeued(self) -> str:
-        """Text on how often Slurm has requeued the job; empty if never."""
+        """Text about the number of requeues by Slurm; empty without a requeue."""
         return f"requeued by Slurm, run {self.requeues + 1}" if self.requeues else ""
 
     @property
     def failure(self) -> str:
-        """Its exit code and its last error, in one line; empty if it has not failed."""
+        """The exit code and the last error, in one line; empty without a failure."""
         if self.status != "failed":
             return ""
         code = "" if self.exit_code is None else f"exit code {self.exit_code}"
@@ -154,7 +154,7 @@ class JobAttempt:
         return f"{self.job} on {self.why}"
 
     def to_json(self) -> dict[str, JSON]:
-        """All fields, its name, the two durations, and the remedy."""
+        """Return all fields, the job's name, the two durations, and the remedy."""
         return {
             "job": self.job,
             **asdict(self),
@@ -170,7 +170,7 @@ class JobAttempt:
         return "waiting" if self.pending and self.status == RUNNING else self.status
 
     def got(self, what: str, at: float) -> None:
-        """Record a wait that has ended, whether the job got what it waited for or not."""
+        """Record the end of a wait, whether or not the job got the resource."""
         if (since := self.pending.pop(what, None)) is not None:
             # after a requeue, a job waits for nodes again
             before = self.waits.get(what, 0.0) if what == "nodes" else 0.0
@@ -192,7 +192,7 @@ class JobAttempt:
                 self.got(what, self.ended)
             if status == REUSED:
                 self.started = self.ended
-        # the recovery of an attempt means that it failed; the retry is another attempt
+        # the recovery of an attempt means that the attempt failed; the retry is a new attempt
         self.status = "failed" if status == "recovery" else status
         if status in ("completed", REUSED):
             self.score = _score(self.output)
@@ -202,8 +202,8 @@ class JobAttempt:
 class _OwnNodes:
     """The grant and release of an attempt's own nodes.
 
-    :param taken: seconds for which it had nodes that a requeue took away
-    :param waited_before: seconds of waiting for QPUs before it was submitted
+    :param taken: seconds for which the attempt had nodes that a requeue took away
+    :param waited_before: seconds of waiting for QPUs before the submission to Slurm
     """
 
     granted: float | None = None
@@ -212,7 +212,7 @@ class _OwnNodes:
     waited_before: float = 0.0
 
     def update(self, event: Wait) -> None:
-        """Apply the event of a wait; an allocation that is granted again was requeued."""
+        """Apply the event of a wait; a second grant means that Slurm requeued the job."""
         if isinstance(event, events.Lease | events.Start):
             self.waited_before += event.seconds if event.status != "waiting" else 0.0
         elif not isinstance(event, events.Allocation):
@@ -239,7 +239,7 @@ class AttemptLog:
         self._latest: dict[str, JobAttempt] = {}
         # The nodes of the latest attempts, by job.
         self._nodes: dict[str, _OwnNodes] = {}
-        # The latest attempt with each QPU job, and the job's event, by QPU and job id.
+        # The latest attempt that has a QPU job, and the job's event, by QPU and job id.
         self._qpu_jobs: dict[tuple[str, str], tuple[JobAttempt, events.Qpu]] = {}
 
     def add(self, event: Event) -> JobAttempt | None:
@@ -275,7 +275,7 @@ class AttemptLog:
         return None
 
     def _add_qpu_job(self, attempt: JobAttempt, event: events.Qpu) -> None:
-        """Add a QPU job; a recovered QPU job counts only for the latest attempt."""
+        """Add a QPU job; a recovered QPU job is included only in the latest attempt."""
         if event.qpu_job is not None:
             key = event.qpu, event.qpu_job
             if before := self._qpu_jobs.get(key):
@@ -304,7 +304,7 @@ class AttemptLog:
 
 
 def collect(run: Iterable[Event]) -> list[JobAttempt]:
-    """The attempts of a run's jobs, in the order in which they were scheduled."""
+    """Return the attempts of a run's jobs, in the order in which they were scheduled."""
     attempts = AttemptLog()
     for event in run:
         attempts.add(event)
@@ -321,9 +321,9 @@ def mark_lost(rows: list[JobAttempt]) -> None:
 def _location(event: events.Job) -> str:
     if event.deployment is None:
         return ""
-    # StreamFlow adds slurmctld to the name of the host from which it submits. The host is
-    # omitted if it is this host, whose name is a placeholder, or if its name is the
-    # deployment's.
+    # StreamFlow appends slurmctld to the name of the host from which it submits. The host is
+    # omitted if it is this host, whose name is a placeholder, or if it has the deployment's
+    # name.
     hosts = [name.removesuffix("/slurmctld") for name in event.locations]
     others = [name for name in hosts if name not in ("__LOCAL__", event.deployment)]
     parts = filter(None, [event.deployment, event.service, ",".join(others)])
@@ -345,7 +345,7 @@ def _wait(row: JobAttempt, what: str, seconds: float) -> None:
 
 
 def _waited_for_nodes(row: JobAttempt, event: events.Slurm, nodes: _OwnNodes) -> None:
-    """Record the waits of an ended job before its start, by Slurm's times."""
+    """Record the waits before the start of an ended job, from Slurm's times."""
     if row.started is not None:
         submission = event.submitted - row.started - nodes.waited_before
         _wait(row, "its submission", submission)
@@ -377,7 +377,7 @@ def _decided(row: JobAttempt, event: events.Decision) -> None:
 
 
 def _waited(row: JobAttempt, event: Wait) -> JobAttempt | None:
-    """Apply the begin or the end of a wait; ``None`` if the event changes nothing."""
+    """Apply the begin or end of a wait; return ``None`` if the event changes nothing."""
     name, at = "nodes", event.time
     match event:
         case events.Lease():

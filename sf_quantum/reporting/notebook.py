@@ -1,4 +1,4 @@
-"""A report as a notebook shows it: the table of attempts, and the timeline."""
+"""A report for a notebook: the table of attempts, and the timeline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ROWS, DRAWN = 100, 1000
 def html(
     attempts: list[JobAttempt], held: RunUsage, title: str, why: Sequence[str]
 ) -> str:
-    """The report as HTML, in which every text of a workflow is escaped.
+    """Return the report as HTML, in which every text from a workflow is escaped.
 
-    :param why: reasons for the failure of a run
+    :param why: reasons for the run's failure
     """
     parts = [f"<p><b>{escape(title)}</b></p>", *_table(report.cells(attempts))]
     texts = (*why, report.totals(attempts), run_usage.table(held))
@@ -30,8 +30,8 @@ def html(
         image = base64.b64encode(picture).decode()
         source = f"data:image/png;base64,{image}"
         parts.append(f'<img alt="timeline" style="max-width: 100%" src="{source}">')
-    # The classes keep MathJax from reading a dollar in a name as a formula, which may have
-    # links.
+    # The classes prevent MathJax from interpreting a dollar in a name as a formula, which may
+    # contain links.
     return "\n".join(['<div class="tex2jax_ignore mathjax_ignore">', *parts, "</div>"])
 
 

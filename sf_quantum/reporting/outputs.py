@@ -1,4 +1,4 @@
-"""The outputs of a run, as StreamFlow prints them in its log."""
+"""The outputs of a run, from StreamFlow's log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sf_quantum.files import JSON, mapping, parse_json
 from sf_quantum.journal import WRITING
 from sf_quantum.text import shortened
 
-# Maximum number of items shown of a list, and of characters of a value.
+# Maximum number of shown items of a list, and of shown characters of a value.
 SHOWN, CHARACTERS = 3, 100
 _WRITTEN = re.compile(rf'\d.*? INFO +{WRITING} (".*")$')
-# The only JSON object that is printed on its own lines.
+# The outputs, the only JSON object in the log that has separate lines.
 _OBJECT = re.compile(r"^\{(?:\}|\n.*?^\})$", re.DOTALL | re.MULTILINE)
 
 
@@ -32,7 +32,7 @@ def read(log: Path) -> dict[str, JSON]:
 def left_over(log: Path) -> str:
     """Return a remark on outputs of earlier runs that the latest run did not write.
 
-    A reader of the folder takes them for results of the latest run, even if it has failed.
+    Users would take such files for results of the latest run, even if that run has failed.
 
     :param log: StreamFlow's log of the latest run, next to the logs of earlier runs
     :returns: one line; empty if there are no such outputs
@@ -51,7 +51,7 @@ def left_over(log: Path) -> str:
 
 
 def written_earlier(log: Path) -> set[Path]:
-    """Find the files that runs before the latest run have written, including failed runs.
+    """Find the files that earlier runs than the latest have written, even failed runs.
 
     :param log: StreamFlow's log of the latest run, next to the logs of earlier runs
     """
@@ -70,7 +70,7 @@ def _earlier(log: Path) -> list[Path]:
 
 
 def _paths(value: JSON) -> Iterator[Path]:
-    """The files and folders in outputs."""
+    """Yield the paths of the files and folders in outputs."""
     content = mapping(value)
     if content.get("class") in ("File", "Directory") and "path" in content:
         yield Path(str(content["path"])).resolve()
@@ -79,7 +79,7 @@ def _paths(value: JSON) -> Iterator[Path]:
 
 
 def lines(outputs: Mapping[str, JSON]) -> list[str]:
-    """One line for each output: the paths of its files, or its value."""
+    """Return one line for each output: the paths of its files, or its value."""
     return [f"{name}: {_shown(value)}" for name, value in outputs.items()]
 
 

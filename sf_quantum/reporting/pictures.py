@@ -31,7 +31,7 @@ from sf_quantum.reporting.run_usage import RunUsage, together
 REASONS, WIDTH = 20, 170
 # Sizes of the timeline and its legend, in inches.
 TIMELINE, KEY, CHARACTER, LINE = 11.0, 0.7, 0.085, 0.22
-# the longest name drawn, in characters
+# maximum characters of a name in a picture
 NAME = 60
 # Hatches for readers who cannot distinguish the colours.
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
@@ -39,7 +39,7 @@ HATCHES = ("", "///", "...", "xxx", "\\\\\\", "+++")
 
 @dataclass(frozen=True)
 class Style:
-    """How a workflow's nodes are drawn."""
+    """The style in which a workflow's nodes are drawn."""
 
     colour: ColorType
     hatch: str
@@ -75,7 +75,7 @@ def draw_timeline(rows: list[JobAttempt], path: Path) -> None:
 
 
 def timeline(rows: list[JobAttempt]) -> Figure | None:
-    """A Gantt chart with a line per location and per QPU, and a colour per step.
+    """Return a Gantt chart with a line per location and per QPU, and a colour per step.
 
     Waiting times are lighter. A QPU is held while an attempt runs under its lease. The
     decisions on quantum candidates are below the chart.
@@ -83,7 +83,7 @@ def timeline(rows: list[JobAttempt]) -> Figure | None:
     :returns: ``None`` if nothing has run
     """
     rows = [row for row in rows if row.location]
-    # names come from users, and a $ in a name does not begin a formula
+    # names come from users, so a $ in a name must not begin a formula
     with mpl.rc_context({"text.parse_math": False}):
         return _timeline(rows) if rows else None
 
@@ -118,7 +118,7 @@ def _timeline(rows: list[JobAttempt]) -> Figure:
     axes.set_xlabel(
         f"seconds since the first job was ready (numbers: tags of jobs{hatches})"
     )
-    _plain(axes, grid="x", without=("top", "right", "left"))
+    _style_axes(axes, grid="x", without=("top", "right", "left"))
     axes.tick_params(axis="y", length=0)
     if reasons:
         figure.supxlabel("\n".join(reasons), x=0.01, ha="left", fontsize=8)
@@ -129,7 +129,7 @@ def _timeline(rows: list[JobAttempt]) -> Figure:
 
 
 def _holdings(rows: list[JobAttempt]) -> list[JobAttempt]:
-    """The attempts that held a lease, each QPU as a location and without the waits."""
+    """Return the attempts that held leases, with QPUs as locations, and without waits."""
     return [
         replace(
             row, location=f"QPU {qpu}", asked=row.began, started=row.began, waits={}
@@ -146,7 +146,7 @@ def _short(name: str) -> str:
 
 
 def _lanes(rows: list[JobAttempt]) -> list[tuple[str, list[JobAttempt]]]:
-    """The attempts by location, with as many lanes as attempts ran concurrently."""
+    """Return the attempts by location, with one lane for each concurrent attempt."""
     locations: dict[str, list[list[JobAttempt]]] = {}
     for row in sorted(rows, key=lambda row: row.started or row.asked):
         lines = locations.setdefault(row.location, [])
@@ -168,7 +168,7 @@ def _lanes(rows: list[JobAttempt]) -> list[tuple[str, list[JobAttempt]]]:
 
 
 def _reasons(rows: list[JobAttempt]) -> list[str]:
-    """The reasons of decisions, up to REASONS."""
+    """Return the reasons of decisions, at most REASONS."""
     reasons = [shorten(row.decision, WIDTH) for row in rows if row.why]
     if len(reasons) > REASONS:
         reasons[REASONS:] = [f"... and {len(reasons) - REASONS} more: see sfq report"]
@@ -185,7 +185,7 @@ def _bar(
     bar = axes.barh(
         y, ran, 0.72, started - start, color=colour, edgecolor="white", hatch=hatch
     )
-    # A label only where it fits; a job outside loops and scatters has the tag 0.
+    # A label is drawn only if it fits; the tag 0, of jobs outside loops and scatters, is not.
     if row.tag != "0" and ran > 0.02 * (end - start) * len(row.tag):
         light = sum(mpl.colors.to_rgb(colour)) > 1.8
         ink = "black" if light else "white"
@@ -195,8 +195,9 @@ def _bar(
 def draw_nodes(runs: list[RunUsage], path: Path) -> None:
     """Draw the nodes held over time, stacked by workflow.
 
-    The picture is as figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs
-    that overlap share a panel. Each panel starts at its first event; all have the same scale.
+    The picture is like figure 2 of Rocco et al. (QCE 2025), with the quantum nodes below. Runs
+    that overlap in time share a panel. Each panel starts at its first event; all panels have
+    the same scale.
 
     :param runs: usage of at least one run
     :param path: file to write, with the suffix ``.png`` or ``.svg``
@@ -229,7 +230,7 @@ def _overlapping(runs: list[RunUsage]) -> list[list[RunUsage]]:
 
 
 def _name(runs: list[RunUsage]) -> Panel:
-    """The runs by workflow; runs of the same workflow are numbered."""
+    """Return the runs by workflow; runs of the same workflow are numbered."""
     total = Counter(run.workflow for run in runs)
     seen: Counter[str] = Counter()
     panel = {}
@@ -241,6 +242,7 @@ def _name(runs: list[RunUsage]) -> Panel:
 
 
 def _figure(panels: list[Panel], styles: dict[str, Style]) -> Figure:
+    """Draw the classical nodes, and any quantum nodes, of each panel."""
     sides = [
         (panel, quantum)
         for panel in panels
@@ -266,6 +268,7 @@ def _figure(panels: list[Panel], styles: dict[str, Style]) -> Figure:
 
 
 def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) -> None:
+    """Draw the nodes of a panel's runs over time, one run above the other."""
     start = together(panel.values()).started
     runs = {name: run.nodes(quantum=quantum) for name, run in panel.items()}
     times = sorted({time for steps in runs.values() for time, _ in steps})
@@ -273,9 +276,9 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
     for name, steps in runs.items():
         if not steps:
             continue
-        top = [low + _at(steps, t) for low, t in zip(below, times, strict=False)]
+        top = [low + _value_at(steps, t) for low, t in zip(below, times, strict=False)]
         pairs = zip(below, top, strict=True)
-        # no outline without nodes
+        # intervals without nodes have no outline
         held = [high if high > low else math.nan for low, high in pairs]
         edges = [time - start for time in times]
         stairs = partial(axes.stairs, held, edges, baseline=below, fill=True)
@@ -294,7 +297,7 @@ def _stack(axes: Axes, panel: Panel, styles: dict[str, Style], quantum: bool) ->
 def _label(axes: Axes, panel: Panel, quantum: bool) -> None:
     axes.set_ylabel("quantum\nnodes" if quantum else "classical nodes")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=3 if quantum else 8))
-    _plain(axes, grid="both", without=("top", "right"))
+    _style_axes(axes, grid="both", without=("top", "right"))
     if not quantum:
         whole = together(panel.values())
         classical = (a.strategy for a in whole.allocations if not a.quantum)
@@ -323,13 +326,15 @@ def _unended(run: RunUsage, quantum: bool) -> bool:
     )
 
 
-def _at(steps: list[tuple[float, int]], time: float) -> int:
-    """The value of a step function at a time."""
+def _value_at(steps: list[tuple[float, int]], time: float) -> int:
+    """Return the value of a step function at a time."""
     index = bisect_right(steps, time, key=lambda step: step[0])
     return steps[index - 1][1] if index else 0
 
 
-def _plain(axes: Axes, *, grid: Literal["both", "x"], without: tuple[str, ...]) -> None:
+def _style_axes(
+    axes: Axes, *, grid: Literal["both", "x"], without: tuple[str, ...]
+) -> None:
     axes.grid(axis=grid, alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[[*without]].set_visible(False)

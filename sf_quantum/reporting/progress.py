@@ -26,9 +26,9 @@ ERASE = "\r\x1b[K"
 
 
 def progress_lines(run: Iterable[Event]) -> Iterator[str]:
-    """One line for each start or end of a job, each decision, and the end of the run.
+    """Yield a line for each start or end of a job, each decision, and the end of the run.
 
-    Consecutive jobs that are reused or skipped get one line for each of their steps.
+    Consecutive reused or skipped jobs of a step get a common line.
     """
     attempts = AttemptLog()
     reused: list[JobAttempt] = []
@@ -66,7 +66,7 @@ def progress_lines(run: Iterable[Event]) -> Iterator[str]:
 
 
 def _reused(rows: Iterable[JobAttempt]) -> Iterator[str]:
-    """One line for the jobs of each step that were not run."""
+    """Yield one line per step for the jobs that were not run."""
     steps: dict[tuple[str, str | None], list[JobAttempt]] = {}
     for row in rows:
         steps.setdefault((row.step, row.reused_from), []).append(row)
@@ -91,7 +91,7 @@ class LiveProgress:
         self._running: dict[str, str] = {}
 
     def show(self, text: str) -> None:
-        """Write a line of :func:`progress_lines`, which must be escaped."""
+        """Write a line of :func:`progress_lines`, which must already be escaped."""
         status, _, job = text.partition(" ")
         name, write = job.strip().partition(" ")[0], self._stream.write
         if self._live and status == RUNNING:
@@ -114,7 +114,7 @@ def print_progress(run: Iterable[Event], stream: TextIO) -> None:
 
 
 def _change(row: JobAttempt, event: Event) -> str:
-    """One line on what an event has changed for a job; empty if this is not shown."""
+    """Return one line on the change of a job by an event; empty for changes not shown."""
     job = row.job
     match event:
         case events.Decision():
@@ -156,7 +156,7 @@ def _line(row: JobAttempt) -> str:
 
 
 def _qpu_jobs(row: JobAttempt) -> str:
-    """The number of QPU jobs of an attempt, and their QPU seconds, if known."""
+    """Describe the number of an attempt's QPU jobs, and their QPU seconds, if known."""
     jobs = plural(len(row.qpu_jobs), "QPU job")
     seconds = row.qpu_seconds
     return jobs if seconds is None else f"{jobs} ({rounded(seconds)} s on the QPU)"

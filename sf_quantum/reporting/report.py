@@ -1,4 +1,4 @@
-"""A table of a run's attempts, text on the run's end, and the path of its journal."""
+"""The table of a run's attempts, texts about the run's end, and the path of its journal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sf_quantum.text import escaped, plural, rounded
 WHY = "why"
 HEADER = [*"job location waited ran attempt status score".split(), WHY]
 NUMBERS = ("waited", "ran", "attempt", "score")
-# Address of a host, which some locations have in place of a name.
+# Address of a host, which some locations have instead of a name.
 _ADDRESS = re.compile(r"[\d.:]+|.*:.*:.*")
-#: how a run has ended, by its status
+#: descriptions of a run's end, by status
 WORDS = {
     "cancelled": "was stopped before its end",
     LOST: "ended without its last event: its driver was killed, or the disk was full",
@@ -57,7 +57,7 @@ def locate(where: str | Path) -> Path:
 
 
 def journals_of(file: Path) -> Path:
-    """The folder of the journals of a StreamFlow file's runs.
+    """Return the folder of the journals of a StreamFlow file's runs.
 
     :raises InputError: if the runs have no journal
     """
@@ -73,9 +73,9 @@ def table(
     reason: str = "",
     warned: Iterable[Warned] = (),
 ) -> str:
-    """Return a table of a run's attempts, and how the run has ended.
+    """Return a table of a run's attempts, and a description of the run's end.
 
-    :param status: status of the run; empty to leave its end out
+    :param status: status of the run; if empty, the end is not described
     :param reason: why the run failed, if no job is the cause
     :param warned: warnings and exceeded budgets of the run
     """
@@ -91,12 +91,12 @@ def table(
 
 
 def warning(event: Warned) -> str:
-    """One line for a warning, or a budget that a run has exceeded."""
+    """Return one line for a warning, or a budget that a run has exceeded."""
     return escaped(f"warning: {event}")
 
 
 def conclusion(status: str, rows: list[JobAttempt]) -> str:
-    """One line on how a run has ended, with its totals."""
+    """Return one line on the run's end, with totals."""
     return ": ".join(filter(None, (_ended(status), totals(rows))))
 
 
@@ -105,8 +105,8 @@ def _ended(status: str) -> str:
 
 
 def cells(rows: list[JobAttempt]) -> list[tuple[str, ...]]:
-    """The cells of the table, header first; ``score`` and ``why`` are left out if empty."""
-    return _without_empty(rows, _whys(rows))
+    """Return the cells of the table, header first; empty ``score`` and ``why`` are omitted."""
+    return _without_empty(rows, _remarks(rows))
 
 
 def _without_empty(rows: list[JobAttempt], whys: list[str]) -> list[tuple[str, ...]]:
@@ -121,7 +121,7 @@ def _without_empty(rows: list[JobAttempt], whys: list[str]) -> list[tuple[str, .
 
 
 def failures(rows: list[JobAttempt]) -> list[str]:
-    """The errors of the jobs whose last attempt has failed, and what to do about them."""
+    """Return the errors of the jobs whose last attempt has failed, with remedies."""
     return [
         described(row.job, row.location, row.exit_code, row.error, [""])
         for row in _failed(rows)
@@ -129,7 +129,7 @@ def failures(rows: list[JobAttempt]) -> list[str]:
 
 
 def reason(end: events.End | None, rows: list[JobAttempt]) -> str:
-    """Return why a run has failed; empty if its failed jobs explain it.
+    """Return why a run has failed; empty if the failed jobs explain the failure.
 
     :param end: last event of the run; ``None`` if the journal lacks it
     """
@@ -139,17 +139,17 @@ def reason(end: events.End | None, rows: list[JobAttempt]) -> str:
 
 
 def _failed(rows: list[JobAttempt]) -> list[JobAttempt]:
-    """The last attempts of the jobs whose last attempt has failed."""
+    """Return the last attempts of all jobs whose last attempt has failed."""
     last = {row.job: row for row in rows}
     return [row for row in last.values() if row.status == "failed"]
 
 
 def candidates(rows: list[JobAttempt]) -> list[str]:
-    """One line for each quantum candidate: how many of its jobs ran where, and why.
+    """Return a line per quantum candidate: the number of its jobs by target, and reasons.
 
-    ``solve: 4 on qpu, 2 on host (QPU closed)``. The line begins with ``warning:`` if the jobs
-    ran on targets of both kinds, and the filter's rule for this is ``warn``. It also does if
-    no job ran on a QPU, and a QPU had failed or did not reply.
+    An example is ``solve: 4 on qpu, 2 on host (QPU closed)``. The line begins with
+    ``warning:`` if the jobs ran on targets of both kinds and the filter's rule for this is
+    ``warn``, or if no job ran on a QPU and a QPU had failed or did not reply.
     """
     last = {row.job: row for row in rows}
     steps: dict[str, list[JobAttempt]] = {}
@@ -163,6 +163,7 @@ def candidates(rows: list[JobAttempt]) -> list[str]:
 
 
 def _candidate(step: str, jobs: list[JobAttempt]) -> str:
+    """Return the line of one candidate; see :func:`candidates`."""
     done = [row for row in jobs if row.status == "completed"]
     parts = []
     for target in dict.fromkeys(row.target for row in done):
@@ -195,8 +196,8 @@ def _candidate(step: str, jobs: list[JobAttempt]) -> str:
 
 
 def totals(rows: list[JobAttempt]) -> str:
-    """One line with the numbers of jobs, retries and QPU jobs, and the times."""
-    # the journal records skipped jobs only at its end
+    """Return one line with the numbers of jobs, retries and QPU jobs, and the times."""
+    # skipped jobs are left out: the journal records them only at the end of the run
     begun = [row for row in rows if row.status != SKIPPED]
     ends = [row.ended for row in begun if row.ended is not None]
     elapsed = max(ends) - min(row.asked for row in begun) if ends else 0.0
@@ -247,8 +248,8 @@ def _short_names(locations: Collection[str]) -> dict[str, str]:
     )
 
 
-def _whys(rows: list[JobAttempt]) -> list[str]:
-    """The remarks on each attempt, and the failure of an attempt that another followed."""
+def _remarks(rows: list[JobAttempt]) -> list[str]:
+    """Return the remarks on each attempt, with the failure if another attempt followed."""
     last = {(row.job, row.attempt) for row in _failed(rows)}
     failures = ("" if (row.job, row.attempt) in last else row.failure for row in rows)
     return [
@@ -258,9 +259,9 @@ def _whys(rows: list[JobAttempt]) -> list[str]:
 
 
 def _notes(rows: list[JobAttempt]) -> list[str]:
-    """One line for each text of the column ``why``, which is too long for a terminal."""
+    """Return a line for each text of the column ``why``, too long for a terminal's table."""
     jobs: dict[str, list[str]] = {}
-    for row, text in zip(rows, _whys(rows), strict=True):
+    for row, text in zip(rows, _remarks(rows), strict=True):
         attempt = f" (attempt {row.attempt})" if row.attempt > 1 else ""
         jobs.setdefault(text, []).append(f"{row.job}{attempt}")
     jobs.pop("", None)

@@ -2,9 +2,9 @@
 
 Node-seconds are defined as in Rocco et al. (QCE 2025), section IV.A: the sum, over intervals,
 of the nodes held times the interval's length, on the classical partitions. Node-seconds on
-quantum partitions are counted separately in the same way.
+quantum partitions are computed separately in the same way.
 
-Times are epoch seconds; the times of allocations are Slurm's, in whole seconds.
+Times are epoch seconds; the times of allocations come from Slurm, in whole seconds.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ HEADER = (
 ).split(", ")
 NUMBERS = HEADER[3:-1]
 COMPLETED = "COMPLETED"
+# statuses after which an allocation holds nodes
 HOLDING = ("granted", "resized")
 # whether partitions are quantum, by the key in JSON
 QUANTUM = {"classical": False, "quantum": True}
@@ -54,17 +55,17 @@ class Hold:
 
 @dataclass
 class AllocationUsage:
-    """The usage of an allocation, or of a component of a heterogeneous one.
+    """The usage of an allocation, or of a component of a heterogeneous allocation.
 
-    :param slurm_cluster: cluster of the Slurm job; empty if none was named
+    :param slurm_cluster: cluster of the Slurm job; empty if unknown
     :param requested: time of the request; None if the journal lacks it
-    :param granted: time of the first grant; None if there was none
+    :param granted: time of the first grant; None without a grant
     :param released: time of the last release; None if the journal ends before
-    :param waited: seconds in Slurm's queue, including the wait after a requeue
-    :param requeues: how often Slurm requeued it
-    :param unended: whether it was still held at the end of the journal, up to which its nodes
-        count
-    :param holds: intervals in which it was held, contiguous except for requeues
+    :param waited: seconds in Slurm's queue, including waits after requeues
+    :param requeues: number of times that Slurm requeued the allocation
+    :param unended: whether the allocation was still held at the end of the journal; its nodes
+        are then counted up to this time
+    :param holds: intervals in which the allocation was held, contiguous except for requeues
     """
 
     allocation: str
@@ -90,7 +91,7 @@ class AllocationUsage:
         return sum(hold.node_seconds for hold in self.holds)
 
     def to_json(self) -> dict[str, JSON]:
-        """All fields and the node-seconds."""
+        """Return all fields and the node-seconds."""
         return {**asdict(self), "node_seconds": self.node_seconds}
 
 
@@ -111,12 +112,12 @@ class ServiceUsage:
 class RunUsage:
     """The usage of one or several runs.
 
-    :param workflow: the names of the run's workflows
-    :param started: the first time in the journal
-    :param ended: the last time in the journal
-    :param allocations: the allocations' usage, in the order of their requests
+    :param workflow: names of the run's workflows
+    :param started: first time in the journal
+    :param ended: last time in the journal
+    :param allocations: usage of the allocations, in the order of their requests
     :param jobs: the ``slurm`` events: one for each attempt of a job on Slurm
-    :param qpu_seconds: QPU seconds by QPU and QPU job, so no QPU job counts twice
+    :param qpu_seconds: QPU seconds by QPU and QPU job, so that no QPU job is counted twice
     """
 
     workflow: str
@@ -127,13 +128,13 @@ class RunUsage:
     qpu_seconds: dict[tuple[str, str | None], float]
 
     def node_seconds(self, *, quantum: bool = False) -> float:
-        """The node-seconds on the quantum, or else on the classical partitions."""
+        """Return the node-seconds on the quantum or the classical partitions."""
         return sum(a.node_seconds for a in self.allocations if a.quantum == quantum)
 
     def nodes(self, *, quantum: bool = False) -> list[tuple[float, int]]:
-        """The nodes held over time, on the quantum or else on the classical partitions.
+        """Return the nodes held over time, on the quantum or the classical partitions.
 
-        :returns: each time of a change, with the number of nodes after it; the last
+        :returns: each time of a change, with the number of nodes after the change; the last
             number is 0
         """
         changes: Counter[float] = Counter()
@@ -149,7 +150,7 @@ class RunUsage:
         return steps
 
     def services(self) -> list[ServiceUsage]:
-        """The allocations by service and strategy, in the order of their requests."""
+        """Return the usage by service and strategy, in the order of requests."""
         groups = defaultdict(list)
         for a in self.allocations:
             groups[a.deployment, a.service, a.strategy, a.quantum].append(a)
@@ -164,7 +165,7 @@ class RunUsage:
         ]
 
     def to_json(self) -> dict[str, JSON]:
-        """The usage as JSON: sums, step functions, allocations and Slurm jobs."""
+        """Return the usage as JSON: sums, step functions, allocations and Slurm jobs."""
         nodes = {name: self.nodes(quantum=value) for name, value in QUANTUM.items()}
         return {
             "started": self.started,
@@ -182,7 +183,7 @@ class RunUsage:
 
 
 def measure(events: Iterable[Event]) -> RunUsage:
-    """The usage of a run; allocations without an end count up to the last event."""
+    """Return the usage of a run; unended allocations are counted up to the last event."""
     events = list(events)
     changes = [event for event in events if isinstance(event, Allocation)]
     qpu_jobs = [event for event in events if isinstance(event, Qpu)]
@@ -206,7 +207,7 @@ def measure(events: Iterable[Event]) -> RunUsage:
 
 
 def together(runs: Collection[RunUsage]) -> RunUsage:
-    """The usage of several runs, at least one, from the first start to the last end."""
+    """Return the usage of one or more runs, from the first start to the last end."""
     return RunUsage(
         workflow=", ".join(run.workflow for run in runs),
         started=min(run.started for run in runs),
@@ -214,7 +215,7 @@ def together(runs: Collection[RunUsage]) -> RunUsage:
         allocations=[a for run in runs for a in run.allocations],
         jobs=[job for run in runs for job in run.jobs],
         qpu_seconds=dict(
-            # a run that found a QPU job again may not know its seconds
+            # sorted, since a run that recovered a QPU job may not know its seconds
             sorted(
                 (job for run in runs for job in run.qpu_seconds.items()),
                 key=lambda job: job[1],
@@ -231,6 +232,7 @@ def _by_allocation(events: Iterable[_E]) -> dict[tuple[str, str], list[_E]]:
 
 
 def _allocation(history: list[Allocation], ended: float) -> AllocationUsage:
+    """Return the usage of one allocation from its events."""
     first, last = history[0], history[-1]
     times = {event.status: event.at for event in reversed(history)}
     lists = [event.node_list for event in history if event.node_list]
@@ -253,7 +255,7 @@ def _allocation(history: list[Allocation], ended: float) -> AllocationUsage:
         unended=last.status in HOLDING,
     )
     for event, following in zip(history, [*history[1:], None], strict=True):
-        # Slurm rounds times down, so that a grant may precede its request
+        # Slurm rounds times down, so a grant may seem to precede its request
         end = ended if following is None else max(event.at, following.at)
         if event.status in HOLDING:
             allocation.holds.append(Hold(event.at, end, event.nodes))
@@ -277,7 +279,7 @@ def _workflow(events: list[Event]) -> str:
 
 
 def table(usage: RunUsage) -> str:
-    """A table of the allocations, if any, with times since the run's start, and totals."""
+    """Return a table of any allocations, with times since the run's start, and totals."""
     if not usage.allocations:
         return ""
     jobs = _by_allocation(usage.jobs)
@@ -294,7 +296,7 @@ def table(usage: RunUsage) -> str:
 
 
 def totals(usage: RunUsage) -> str:
-    """One line with the numbers of allocations and jobs, and the sums of times."""
+    """Return one line with the numbers of allocations and jobs, and the sums of times."""
     failed = sum(job.state != COMPLETED for job in usage.jobs)
     return (
         f"{plural(len(usage.allocations), 'allocation')}, "
@@ -307,7 +309,7 @@ def totals(usage: RunUsage) -> str:
 
 
 def overall(runs: Collection[RunUsage]) -> str:
-    """One line with the totals and the duration of several runs."""
+    """Return one line with the totals and the duration of several runs."""
     all_ = together(runs)
     period = f"{all_.ended - all_.started:.1f} s from first to last event"
     return f"{plural(len(runs), 'run')}, {period}: {totals(all_)}"
@@ -334,7 +336,7 @@ def _after(start: float, time: float | None) -> str:
 
 
 def _jobs(a: AllocationUsage, jobs: list[Slurm]) -> str:
-    # A short requeue between two polls of the queue is only in Slurm's record.
+    # Slurm's record also has requeues that were too short for the polls of the queue.
     requeues = max([a.requeues, *(job.restarts for job in jobs)])
     requeued = f", requeues: {requeues}" if requeues else ""
     if len(jobs) == 1:

@@ -19,21 +19,21 @@ Row: TypeAlias = dict[str, str | int | float | None]
 
 
 class Run:
-    """A run of a StreamFlow file, by its journal; it may be in progress.
+    """A run of a StreamFlow file, read from its journal; the run may be in progress.
 
-    :param where: a journal, or a StreamFlow file or folder, whose newest run is taken
+    :param where: a journal, or a StreamFlow file or folder, whose newest run is used
     :raises InputError: if there is no journal
     """
 
     def __init__(self, where: str | Path = ".") -> None:
-        #: the journal
+        #: path of the journal
         self.path = report.locate(where)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def events(self) -> list[Event]:
-        """The events of the journal, in order.
+        """Return the events of the journal, in order.
 
         :raises InputError: if the file is missing, or is not a journal
         """
@@ -45,7 +45,7 @@ class Run:
         return self.report().status
 
     def report(self) -> Report:
-        """The current report on the run.
+        """Return the current report on the run.
 
         :raises InputError: if the file is missing, or is not a journal
         """
@@ -107,14 +107,14 @@ class Report(Sequence[Row]):
 
     @property
     def failures(self) -> list[str]:
-        """Why the run failed: its jobs whose last attempt failed, or another reason.
+        """Why the run failed: the jobs whose last attempt failed, or another reason.
 
-        The text of a job has its location, exit code, errors and remedy.
+        The text about a job contains its location, exit code, errors and remedy.
         """
         return [*report.failures(self.attempts), *filter(None, [self._reason])]
 
     def to_json(self) -> dict[str, JSON]:
-        """The whole report, as ``sfq report --json`` prints it."""
+        """Return the whole report, in the format of ``sfq report --json``."""
         return {
             "status": self.status,
             "failures": [*self.failures],

@@ -1,15 +1,15 @@
 """The samplers, which solve QUBOs, and the files of problems and samples.
 
-Each installed sampler is one module and entry point: ``neal``, ``exact``, ``qaoa``,
-``neutral_atom``. ``problem`` reads, checks and writes problems and samples as JSON, from
-files and otherwise. ``presolve`` reduces a problem by the rules of ``reduction``, so that a
-sampler gets only the rest. ``parameters`` checks the parameters of samplers, ``defaults`` has
-their defaults, ``energies`` and ``states`` compute with samples.
+Each installed sampler has one module and entry point: ``neal``, ``exact``, ``qaoa``,
+``neutral_atom``. ``problem`` reads, checks and writes problems and samples as JSON.
+``presolve`` reduces a problem by the rules of ``reduction``, so that a sampler gets only the
+rest. ``parameters`` checks the parameters of samplers, ``defaults`` defines their defaults and
+limits, and ``energies`` and ``states`` compute with samples.
 
 In addition to dimod's interface, a sampler may offer a class method ``problem()`` (see
-:func:`obstacle`) and a method ``check_parameters(**parameters)`` that raises what ``sample``
-would raise for wrong values. :class:`~.presolve.Presolve` calls it, because a problem that
-the presolve solves completely never reaches ``sample``.
+:func:`obstacle`) and a method ``check_parameters(**parameters)`` that raises the errors that
+``sample`` would raise for wrong values. :class:`~.presolve.Presolve` calls this method, since
+a problem that the presolve solves completely never reaches ``sample``.
 
 Imports: nothing above the foundation.
 """
@@ -35,7 +35,7 @@ def names() -> list[str]:
 def load(name: str) -> type[Sampler]:
     """Load a sampler's class, a ``dimod.Sampler`` that is constructed without arguments.
 
-    :param name: the name of its entry point in the group ``sf_quantum.samplers``
+    :param name: name of the sampler's entry point in the group ``sf_quantum.samplers``
     :raises InputError: if there is no such sampler, or its package cannot be imported
     """
     return _registry.load(name)
@@ -44,8 +44,8 @@ def load(name: str) -> type[Sampler]:
 def obstacle(name: str) -> str | None:
     """Explain in a few words why a sampler cannot be used here; ``None`` if it can.
 
-    The explanation comes from the sampler's class method ``problem()``, which should
-    import nothing heavy. A sampler without that method is usable if it can be loaded.
+    The explanation comes from the sampler's class method ``problem()``, which should not
+    import large packages. A sampler without this method is usable if it can be loaded.
 
     :raises InputError: if there is no such sampler
     """

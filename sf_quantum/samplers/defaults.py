@@ -1,8 +1,8 @@
-"""The defaults and limits of samplers, which the service reads without importing dimod."""
+"""The defaults and limits of samplers, in a module that does not import dimod."""
 
 from __future__ import annotations
 
-#: number of seeds, which start at 0
+#: number of valid seeds, which start at 0
 SEEDS = 2**31
 #: default number of reads of simulated annealing
 READS = 1000

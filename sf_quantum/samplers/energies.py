@@ -1,8 +1,8 @@
-"""The energies of samples, computed in the same way wherever an energy is reported.
+"""The energies of samples, computed in the same way for all reports.
 
-Doubles are rational numbers, so energies are also rational. Sums in double precision lose the
-last bits of an energy and, next to a large penalty, entire costs. So energies are computed in
-rational arithmetic, and rounded once, to the closest double.
+Biases are doubles, which are rational numbers, so energies are also rational. Sums in double
+precision lose the last bits of an energy and, next to a large penalty, entire costs. So
+energies are computed in rational arithmetic, and rounded once, to the closest double.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel, SampleSet
     from numpy.typing import NDArray
 
-# Bits of a double's fraction up to which sums of whole numbers are exact, less one, since
-# the sum of the biases' sizes is rounded.
+# Number of bits up to which a double's sums of whole numbers are exact, minus one, since the
+# sum of the biases' absolute values is itself rounded.
 _EXACT_BITS = 52
 
 
@@ -34,7 +34,7 @@ def exact_energies(
     *,
     offset: bool = True,
 ) -> NDArray[np.float64]:
-    """Return the energies of samples, each the closest double to the rational number.
+    """Return the energies of samples, each rounded to the closest double.
 
     :param rows: shape (samples, variables), bits or spins
     :param labels: variables of the columns
@@ -54,7 +54,7 @@ def exact_energies(
 
 
 def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
-    """Return samples with energies that are recomputed from their model.
+    """Return samples with energies recomputed from their model.
 
     :param samples: samples of all variables of the model
     """
@@ -63,29 +63,29 @@ def recompute(samples: SampleSet, bqm: BinaryQuadraticModel) -> SampleSet:
 
 
 def with_energies(samples: SampleSet, energies: NDArray[np.float64]) -> SampleSet:
-    """Return samples with other energies, as doubles regardless of their previous type."""
+    """Return samples with the given energies, as doubles."""
     record = samples.record
-    kept = {
+    other_fields = {
         name: record[name]
         for name in record.dtype.names
         if name not in ("sample", "energy")
     }
     # dimod does not annotate this method
-    made: SampleSet = type(samples).from_samples(  # type: ignore[no-untyped-call]
+    changed: SampleSet = type(samples).from_samples(  # type: ignore[no-untyped-call]
         (record.sample, [*samples.variables]),
         samples.vartype,
         energy=energies,
         info=samples.info,
         sort_labels=False,
-        **kept,
+        **other_fields,
     )
-    return made
+    return changed
 
 
 def rounded(number: Fraction, towards: float) -> float:
-    """Round a number to a double, in a direction if no double equals it.
+    """Round a number to a double; if no double equals it, round in a direction.
 
-    :param towards: infinity of either sign
+    :param towards: direction of rounding, infinity of either sign
     """
     try:
         closest = float(number)
@@ -105,9 +105,9 @@ def difference(
 
     :param reported: energies of samples of ``bqm``, as reported with the samples
     :param energies: energies of the same samples, computed from ``bqm``
-    :returns: the difference; 0.0 if it is explained by the rounding of two sums of the
-        biases in double precision, in any order (Higham, "Accuracy and Stability of
-        Numerical Algorithms", 2002, section 4.2)
+    :returns: the difference; 0.0 if rounding explains the difference, since both sums of the
+        biases may be computed in double precision, in any order (Higham, "Accuracy and
+        Stability of Numerical Algorithms", 2002, section 4.2)
     """
     biases = [*bqm.linear.values(), *bqm.quadratic.values(), bqm.offset]
     size = float(sum(abs(float(bias)) for bias in biases))
@@ -117,7 +117,7 @@ def difference(
 
 
 def _sums_are_exact(bqm: BinaryQuadraticModel) -> bool:
-    """Return whether doubles hold all sums of biases, so that dimod's energies are exact."""
+    """Return whether doubles represent all sums of biases: dimod's energies are then exact."""
     if bqm.dtype != np.float64:
         return False
     vectors = bqm.to_numpy_vectors(variable_order=[*bqm.variables])

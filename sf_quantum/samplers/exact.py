@@ -1,6 +1,6 @@
-"""The optima, with a proof, from an integer program that HiGHS (https://highs.dev) solves.
+"""All optima, with a proof, from an integer program that HiGHS (https://highs.dev) solves.
 
-HiGHS computes with doubles, so its claims hold only up to its tolerances. Each claim is
+HiGHS computes with doubles, so its bounds hold only up to its tolerances. Each bound is
 therefore weakened by a margin, and all energies are compared in whole numbers:
 
 - The solution of an integer program may violate the bounds, constraints and integrality of
@@ -9,11 +9,11 @@ therefore weakened by a margin, and all energies are compared in whole numbers:
   ``_TOLERANCE`` times (1 + the sum of the absolute values of all coefficients). HiGHS's
   bound minus the margin is therefore a lower bound of the energies of all states that are
   not listed yet (see the next item). Since energies are multiples of a unit, the lower bound
-  is rounded up to such a multiple.
+  is rounded up to the next multiple.
 - States are listed, lowest first, and each listed state is excluded from the next solve
   with a constraint, in HiGHS a *row*. When the lower bound for the other states exceeds the
-  lowest listed energy, all optima are listed. Until the lower bound has reached that energy,
-  nothing is proven.
+  lowest listed energy, all optima are listed. Before the lower bound reaches the lowest listed
+  energy, nothing is proven.
 - With large penalties, small costs could vanish in the margin, so large penalties are reduced
   in a way that keeps the order of all states. If all large biases are close to multiples of a
   number, the *step*, each energy is a multiple of the step plus a small remainder. The factor
@@ -64,8 +64,8 @@ from sf_quantum.samplers.states import (
     sample_set,
 )
 
-# Number of variables of the largest problem that is enumerated: a million states take 25 to
-# 200 ms. HiGHS takes longer, and solves the program again for each optimum.
+# Largest number of variables for enumeration: a million states take 25 to 200 ms. HiGHS takes
+# longer, and solves the program again for each optimum.
 ENUMERATED = 20
 READS = 1000
 TIME_LIMIT = 30.0
@@ -79,8 +79,8 @@ _TOLERANCE = 1e-9
 # The largest gain (the largest absolute value of a negative bias) is scaled by a power of two,
 # to less than 2**_SCALE_BITS and at least half of it.
 _SCALE_BITS = 10
-# Reads of the first annealing, before any solve, and of the second annealing, which follows
-# the first solve that does not finish within the share _FIRST of the time limit.
+# Reads of the first annealing, before any solve by HiGHS, and of the second annealing, which
+# follows the first solve that does not finish within the share _FIRST of the time limit.
 _SHORT, _LONG = 10, 1000
 # Largest shares of the time limit: _FIRST for the first annealing, and for each solve before
 # the second annealing; _SECOND for the second annealing.
@@ -101,7 +101,7 @@ class ExactSampler(CheckedSampler):
         "num_reads": partial(check, least=1, most=sys.maxsize),
         "time_limit": partial(check_number, above=0),
     }
-    #: further properties: samples are distinct states, not reads; biases may be fractions
+    #: additional properties: samples are distinct states, not reads; biases may be fractions
     more: ClassVar[dict[str, JSON]] = {"distinct": True, "fractions": True}
 
     def sample(
@@ -116,8 +116,8 @@ class ExactSampler(CheckedSampler):
 
         ``info`` reports whether the energy is ``proven`` to be the lowest, a lower
         ``bound`` of all energies, the ``gap`` between the energy and the bound, whether the
-        list of optima is ``complete``, and if not, why it is ``incomplete``. If nothing can
-        be proven in time, the result is the best state found.
+        list of optima is ``complete``, and otherwise why it is ``incomplete``. If nothing
+        can be proven in time, the result is the best state found.
 
         :param num_reads: maximum number of optima
         :param seed: seed of the annealing and of HiGHS; it determines which optima are
@@ -178,9 +178,10 @@ def _enumerated(problem: Quadratic, max_states: int) -> _Found:
 class _Search:
     """A search that lists the states of lowest energy one by one.
 
-    Each listed state is excluded from the integer program, which is then solved again. Of
-    interchangeable variables, the program has only the first. An optimum of the program
-    represents all states in which any variable of the group takes the place of the first.
+    Each listed state is excluded from the integer program, which is then solved again. From
+    each group of interchangeable variables, the program has only the first variable. An
+    optimum of the program represents all states in which another variable of a group
+    replaces the first.
 
     :param whole: the problem
     :param seconds: time limit
@@ -199,7 +200,7 @@ class _Search:
         self._program = _Program(problem, seed)
 
     def run(self, max_states: int) -> _Found:
-        """Find optima until there are no more, ``max_states`` are found, or time is up."""
+        """Find optima until none is left, ``max_states`` are found, or the time is up."""
         order = self._program.order
         bound = order.bound(_least(order.problem))
         listed: dict[tuple[int, ...], int] = {}
@@ -214,7 +215,7 @@ class _Search:
             reason = self._reason(bound, listed, max_states, is_solved=is_solved)
             if state is None or reason != CLOSE or (*state,) in listed:
                 break
-            # CLOSE so far: nothing is proven yet, so list this state, and exclude it
+            # the reason is CLOSE, so nothing is proven yet: list and exclude this state
             listed[*state,] = self._problem.energy(state)
             self._program.cut(state)
         energy = self._best[0]
@@ -258,7 +259,9 @@ class _Search:
             yield [int(i in ones) for i in range(self._size)]
 
     def _solve(self) -> tuple[list[int] | None, int | None, bool]:
-        """Solve the program; repeat the first solve that does not finish, after an annealing.
+        """Solve the program; the first solve that does not finish is repeated once.
+
+        The repetition starts from the best state of an annealing.
 
         :returns: the best state, a lower bound of the objective, and whether the program is
             solved
@@ -298,10 +301,10 @@ class _Search:
 
 
 def _twins(problem: Quadratic) -> dict[int, list[int]]:
-    """Group interchangeable variables, *twins*, of which an optimum has at most one.
+    """Group interchangeable variables, *twins*, of which at most one is 1 in an optimum.
 
     Twins exclude each other, have the same linear bias, and have the same quadratic bias with
-    every other variable, as equal clusters of several clusterings do. The energy of a state
+    every other variable, like equal clusters of several clusterings. The energy of a state
     does not change if one twin replaces another.
 
     :returns: all variables of each group, by the group's first variable
@@ -328,18 +331,18 @@ def _least(problem: Quadratic) -> int:
 
 
 def _total(problem: Quadratic) -> int:
-    """Add up the absolute values of all biases; no two energies differ by more than this."""
+    """Add up the absolute values of all biases, the largest difference of two energies."""
     linear = sum(map(abs, problem.linear))
     return linear + sum(abs(b) for _, _, b in problem.interactions)
 
 
 @dataclass(frozen=True)
 class _Order:
-    """A problem with smaller biases that orders all states as the original problem does.
+    """A problem with smaller biases, and with the same order of all states by energy.
 
     :param problem: the problem with smaller biases
-    :param bound: function that turns a lower bound of the energies of ``problem`` into a lower
-        bound of the original problem's energies
+    :param bound: function that converts a lower bound of the energies of ``problem`` to a
+        lower bound of the original problem's energies
     """
 
     problem: Quadratic
@@ -347,7 +350,7 @@ class _Order:
 
 
 def _ordered(problem: Quadratic) -> _Order:
-    """Reduce large penalties as far as the order of all states is sure to stay the same."""
+    """Reduce large penalties as far as the order of all states certainly stays the same."""
     biases = [*problem.linear, *(b for _, _, b in problem.interactions)]
     step = _step(sorted({abs(b) for b in biases if b}, reverse=True), len(biases))
 
@@ -381,7 +384,7 @@ def _ordered(problem: Quadratic) -> _Order:
 def _step(sizes: list[int], count: int) -> int:
     """Find a large number such that all large biases are close to its multiples.
 
-    :param sizes: absolute values, in descending order
+    :param sizes: absolute values of biases, in descending order
     :param count: number of biases; a remainder is small if ``count`` times the remainder is
         less than the step
     """
@@ -395,9 +398,9 @@ def _step(sizes: list[int], count: int) -> int:
         while low and abs(high - low * _nearest(high, low)) * count >= low:
             high, low = low, abs(high - low * _nearest(high, low))
         step = low or high
-    # A large bias may be a penalty plus a small cost, so the step may include a cost. A large
-    # bias of about n steps yields the candidate bias / n, for a whole number n. Take the
-    # candidate with the smallest sum of remainders.
+    # A large bias may be a penalty plus a small cost, so the step may include a cost. So each
+    # large bias of about n steps yields another candidate, bias / n; the candidate with the
+    # smallest sum of remainders is taken.
     near = {size // _nearest(size, step) for size in sizes if 2 * size > step}
     return min(near, key=lambda n: sum(abs(s - n * _nearest(s, n)) for s in sizes))
 
@@ -410,7 +413,7 @@ def _nearest(number: int, step: int) -> int:
 class _Program:
     """An integer program over the states in which no two mutually exclusive variables are 1.
 
-    :ivar order: the problem without the penalties of such pairs, with reduced biases
+    :ivar order: the problem with reduced biases, without the penalties of exclusive pairs
     :ivar out_of_time: whether the last solve ended at the time limit
     """
 
@@ -442,8 +445,8 @@ class _Program:
         # without the penalties, energies may be multiples of a larger unit
         self._unit = math.gcd(*biases) or 1
         gains = -sum(b for b in biases if b < 0)
-        # Penalties above twice the sum of all gains are reduced to it, which improves the
-        # conditioning. Without gains, the optima are the same for all positive penalties.
+        # Penalties above twice the sum of all gains are reduced to that value, which improves
+        # the conditioning. Without gains, optima are the same for all positive penalties.
         biases = [min(b, 2 * gains or self._unit) for b in biases]
         largest_gain = max((-b for b in biases), default=1)
         self._scale = Fraction(2) ** (_SCALE_BITS - max(largest_gain, 1).bit_length())
@@ -470,7 +473,7 @@ class _Program:
     ) -> tuple[list[int] | None, int | None, bool]:
         """Find the best state.
 
-        :param start: state from which to start, if it is not excluded
+        :param start: state from which to start, unless it is excluded
         :returns: the state, a lower bound of the objective, and whether the program is solved
         """
         self.out_of_time = seconds <= 0
@@ -503,7 +506,7 @@ class _SilentHighs(Highs):
     """HiGHS without output: otherwise, its banner would be part of a command's output."""
 
     def enableCallbacks(self) -> None:
-        # called by the constructor, and prints the banner (highspy 1.16)
+        # the constructor calls this method, which prints the banner (highspy 1.16)
         self.silent()
         super().enableCallbacks()  # type: ignore[no-untyped-call]
 
@@ -522,7 +525,7 @@ def _highs(seed: int) -> Highs:
 def _add_row(
     highs: Highs, lower: float, upper: float, terms: Mapping[int, float]
 ) -> None:
-    """Bound a weighted sum of variables (in HiGHS, *columns*).
+    """Add bounds on a weighted sum of variables (in HiGHS, *columns*).
 
     :param terms: factor of each column, by the column's number
     """

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from numpy import float64, int8
     from numpy.typing import NDArray
 
-# Range of the inverse temperature if all biases are zero: neal derives the range from
-# the biases and would warn. Any range will do, since all states have the same energy.
+# Range of the inverse temperature if all biases are zero, for which neal would warn, since it
+# derives the range from the biases. Any range works, since all states have the same energy.
 FLAT = (0.1, 1.0)
 
 
 class NealSampler(CheckedSampler):
     """Simulated annealing, also the sampler of the emulated QPU.
 
-    :param interrupted: called after every read; once it returns true, sampling stops
-        and the completed reads are returned
+    :param interrupted: function that is called after every read; once it returns true,
+        sampling stops and the completed reads are returned
     """
 
     checks = dict.fromkeys(("num_reads", "num_sweeps"), partial(check, least=1))
@@ -66,7 +66,7 @@ class NealSampler(CheckedSampler):
             interrupt_function=self._interrupted,
         )
         samples = recompute(samples, bqm)
-        # neal's own info holds wall-clock times, which differ from run to run
+        # neal's own info contains wall-clock times, which differ between runs
         samples.info.clear()
         samples.info.update(
             sampler="neal", seed=seed, reads=num_reads, num_sweeps=num_sweeps
@@ -89,10 +89,11 @@ def anneal(
     seed: int,
     rows: NDArray[int8] | None = None,
 ) -> NDArray[int8]:
-    """Sweep once at each of some inverse temperatures, and return rows of spins.
+    """Sweep once at each of the inverse temperatures, and return rows of spins.
 
-    :param rows: states from which the reads start, shape (num_reads, variables); by
-        default random ones
+    :param betas: inverse temperatures, in order
+    :param rows: states from which the reads start, shape (num_reads, variables); random
+        states by default
     """
     import numpy
 

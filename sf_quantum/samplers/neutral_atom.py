@@ -1,10 +1,10 @@
-"""Neutral atoms: independent sets by the Rydberg blockade.
+"""Neutral atoms: independent sets with the Rydberg blockade.
 
-Each candidate is an atom. Two atoms within the blockade radius are not excited
-together, so atoms of overlapping candidates are placed within it. A slow pulse ends
-with each atom detuned in proportion to its candidate's weight, which makes the heaviest
-independent set the state of lowest energy (H. Pichler et al., arXiv:1808.10816; local
-detuning: K. Goswami et al., Phys. Rev. Research 6, 023031, 2024).
+Each candidate is an atom. Two atoms within the blockade radius are not excited together, so
+atoms of overlapping candidates are placed within this radius. A slow pulse ends with each
+atom detuned in proportion to its candidate's weight, so the heaviest independent set is the
+state of lowest energy (H. Pichler et al., arXiv:1808.10816; local detuning: K. Goswami et al.,
+Phys. Rev. Research 6, 023031, 2024).
 """
 
 from __future__ import annotations
@@ -37,36 +37,40 @@ Pairs: TypeAlias = list[tuple[int, int]]
 READS = 1000
 DURATION = 4000
 MISSING = "the package pulser is not installed (pip install 'sf-quantum[pulser]')"
-# Rabi frequency in rad/us, as strong as devices allow. The blockade radius shrinks as the
-# frequency grows, and must stay at least _ROOM times the minimum distance of atoms.
+# Rabi frequency in rad/us, the maximum of usual devices. The blockade radius shrinks as the
+# frequency grows, and must be at least _ROOM times the minimum distance of atoms.
 _OMEGA = 4 * np.pi
 _ROOM = 1.5
-# Fraction of the weakest blockade, so that a pair costs more than its lighter atom
-# gains.
+# Fraction of the weakest blockade, so that a blockaded pair costs more energy than its
+# lighter atom gains.
 _MARGIN = 0.8
+# Largest final detuning of the heaviest atom, as a multiple of the Rabi frequency.
 _STEEPEST = 4.0
 # emu-mps's time step in nanoseconds
 _STEP = 20
-# random starts of the search for a register, and rounds of each
+# random starts of the search for a register, and rounds of each start
 STARTS = 20
 ROUNDS = 4
 # Multiples of the blockade radius. The blockade falls with the sixth power of the
 # distance: at these distances it is 2.6 times and 1/5 of its value at the radius.
 _NEAR = 0.85
 _FAR = 1.3
+# Weight of pairs that are closer than the device allows, and the factor by which the search
+# keeps atoms farther apart than the device's minimum distance.
 _DEMANDED = 100.0
 _SAFE = 1.02
-# Multiple of the radius: a pair that is off by this counts half in the next round.
+# Multiple of the radius: a pair whose distance is off by this much counts half in the next
+# round.
 _GIVEN_UP = 0.05
 
 
 class SequenceRunner(Protocol):
-    """A device that runs Pulser sequences in their serialized form."""
+    """A device that runs serialized Pulser sequences."""
 
     name: str
 
     def specs(self) -> str:
-        """Return the present device specification, in Pulser's abstract representation."""
+        """Return the current device specification, in Pulser's abstract representation."""
 
     def run(self, sequence: str, shots: int) -> tuple[Mapping[str, int], JSON]:
         """Run a sequence.
@@ -82,7 +86,7 @@ class NeutralAtomSampler(CheckedSampler):
         "num_reads": partial(check, least=1),
         "duration": partial(check, least=100),
     }
-    #: the limits of emulation, and that parts are better sent one by one
+    #: limits of emulation; parts of a problem are better sent one at a time
     more: ClassVar[dict[str, JSON]] = {"atoms": {**ATOMS}, "together": False}
     packages = ("pulser", "pulser_simulation")
     missing = MISSING
@@ -100,13 +104,13 @@ class NeutralAtomSampler(CheckedSampler):
     ) -> SampleSet:
         """Find a register, run the pulse, and read the atoms ``num_reads`` times.
 
-        ``info`` has the device, the register, the overlaps that the register lacks
+        ``info`` contains the device, the register, the overlaps that the register lacks
         (``missing``), the pairs that it blocks without an overlap (``extra``), and whether
         atoms have individual weights (``local_detuning``): without these, a device finds
         the largest set, not the heaviest. If the register is not exact, the reads are
-        repaired: of each missing overlap the lighter candidate is removed, then candidates
-        that an extra blockade may have excluded are added where they fit, the heaviest
-        first. ``repaired_reads`` counts the reads that this repair changed.
+        repaired: from each missing overlap, the lighter candidate is removed; then candidates
+        that an extra blockade may have excluded are added where possible, the heaviest
+        first. ``repaired_reads`` is the number of reads that this repair changed.
 
         :param num_reads: number of samples
         :param seed: seed of the search for positions, and of emulated reads
@@ -140,6 +144,7 @@ class NeutralAtomSampler(CheckedSampler):
     def _reads(
         self, graph: _OverlapGraph, shots: int, seed: int, duration: int
     ) -> tuple[Bits, dict[str, JSON]]:
+        """Run the problem on a register; return the repaired reads and the ``info``."""
         device, count = _device(self._runner), len(graph.atoms)
         machine = self._runner.name if self._runner else _emulator(count)
         radius, omega = _blockade(device)
@@ -181,9 +186,9 @@ class _OverlapGraph:
     """A weighted independent set problem.
 
     :param atoms: positions of the variables with a positive weight; the other fields
-        are about these only
+        describe only these
     :param weights: weights relative to the heaviest, at most 1
-    :param edges: pairs that overlap
+    :param edges: pairs of overlapping atoms, by position in ``atoms``
     """
 
     atoms: list[int]
@@ -212,7 +217,7 @@ class _OverlapGraph:
         return cls(atoms, [labels[i] for i in atoms], weights, edges)
 
     def named(self, pairs: Pairs) -> JSON:
-        """Replace positions by labels."""
+        """Replace positions with labels."""
         return [[str(self.labels[i]), str(self.labels[j])] for i, j in pairs]
 
 
@@ -298,8 +303,8 @@ def _sequence(
         if device.dmm_channels and any(lighter.values()):
             dmm = next(iter(device.dmm_channels))
             sequence.config_detuning_map(register.define_detuning_map(lighter), dmm)
-            # once positive, each atom's detuning is its weight times that of the
-            # heaviest
+            # while positive, each atom's detuning is its weight times the detuning of the
+            # heaviest atom
             flat = duration // (2 * step) * step
             falling = CompositeWaveform(
                 ConstantWaveform(flat, 0.0),
@@ -329,7 +334,7 @@ def contract(
     """Emulate a sequence with matrix-product states, and count its bit strings.
 
     :param step: time step in nanoseconds
-    :param bond_dimension: largest bond dimension; by default that of emu-mps
+    :param bond_dimension: largest bond dimension; by default emu-mps's default
     """
     import torch
     from emu_mps import MPSBackend, MPSConfig
@@ -386,7 +391,7 @@ def _rows(counts: Mapping[str, int], atoms: int, machine: str) -> Bits:
 
 
 def _repaired(rows: Bits, graph: _OverlapGraph, embedding: Embedding) -> Bits:
-    """Correct for the edges in which the register differs from the graph."""
+    """Correct reads for the pairs in which the register differs from the graph."""
     rows = rows.copy()
     weights = np.array(graph.weights)
     for i, j in sorted(embedding.missing, key=lambda pair: weights[[*pair]].min()):
@@ -415,7 +420,7 @@ class RegisterLimits:
 
 @dataclass(frozen=True)
 class Embedding:
-    """A register, and where its blockade graph differs from the requested graph.
+    """A register, and the differences of its blockade graph from the requested graph.
 
     :param positions: shape (atoms, 2), in micrometres
     :param missing: edges whose atoms are too far apart
@@ -435,13 +440,13 @@ class Embedding:
 def embed(
     count: int, edges: Pairs, limits: RegisterLimits, seed: int
 ) -> Embedding | None:
-    """Find positions with distances below the blockade radius for edges only.
+    """Find positions in which exactly the edges are shorter than the blockade radius.
 
     Not every graph has such positions (one atom cannot block six others that do not
     block each other). Positions are optimized from several random starts; pairs that
-    are wrong after a round get less weight in the next one, so that a few pairs are
-    given up instead of all being slightly wrong. The result has the fewest wrong pairs;
-    the search ends early with a result that has none.
+    are wrong after a round get less weight in the next round, so that a few pairs are
+    given up instead of all pairs being slightly wrong. The result has the fewest wrong
+    pairs; the search ends early once a result has no wrong pairs.
 
     :param count: number of atoms
     :param seed: seed of the random starts
@@ -469,7 +474,7 @@ def embed(
 
 
 class _Target:
-    """The objective: how far positions are from the requested distances."""
+    """The objective: the deviation of positions from the requested distances."""
 
     def __init__(self, near: NDArray[np.bool_], limits: RegisterLimits) -> None:
         self._limits = limits
@@ -481,31 +486,34 @@ class _Target:
 
     def distrust(self, flat: Doubles) -> None:
         """Reduce the weight of pairs that are wrong at these positions."""
-        _, _, wrong = self._wrong(flat.reshape(-1, 2))
-        self._trust = 1 / (1 + (wrong / (_GIVEN_UP * self._limits.radius)) ** 2)
+        _, _, deviations = self._deviations(flat.reshape(-1, 2))
+        self._trust = 1 / (1 + (deviations / (_GIVEN_UP * self._limits.radius)) ** 2)
 
-    def _wrong(self, positions: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+    def _deviations(self, positions: Doubles) -> tuple[Doubles, Doubles, Doubles]:
         across = positions[self._rows] - positions[self._columns]
         distances = np.hypot(across[:, 0], across[:, 1]) + 1e-9
-        wrong = np.maximum(distances - self._most, 0)
-        wrong -= np.maximum(self._least - distances, 0)
-        return across, distances, wrong
+        deviations = np.maximum(distances - self._most, 0)
+        deviations -= np.maximum(self._least - distances, 0)
+        return across, distances, deviations
 
     def error(self, flat: Doubles) -> tuple[float, Doubles]:
         """Compute the sum of squared errors, and its gradient."""
         positions = flat.reshape(-1, 2)
-        across, distances, wrong = self._wrong(positions)
+        across, distances, deviations = self._deviations(positions)
         # the device's limits take precedence over the graph
-        demanded = distances < self._limits.apart * _SAFE
-        weight = np.where(demanded, _DEMANDED, self._trust)
-        pull = (2 * weight * wrong / distances)[:, np.newaxis] * across
+        too_close = distances < self._limits.apart * _SAFE
+        weight = np.where(too_close, _DEMANDED, self._trust)
+        pull = (2 * weight * deviations / distances)[:, np.newaxis] * across
         gradient = np.zeros_like(positions)
         np.add.at(gradient, self._rows, pull)
         np.add.at(gradient, self._columns, -pull)
-        out = np.hypot(positions[:, 0], positions[:, 1]) + 1e-9
-        beyond = np.maximum(out - 0.98 * self._limits.reach, 0)
-        gradient += (2 * beyond / out)[:, np.newaxis] * positions
-        return float((weight * wrong**2).sum() + (beyond**2).sum()), gradient.ravel()
+        radii = np.hypot(positions[:, 0], positions[:, 1]) + 1e-9
+        excess = np.maximum(radii - 0.98 * self._limits.reach, 0)
+        gradient += (2 * excess / radii)[:, np.newaxis] * positions
+        return (
+            float((weight * deviations**2).sum() + (excess**2).sum()),
+            gradient.ravel(),
+        )
 
 
 def _embedding(

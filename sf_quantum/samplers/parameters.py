@@ -19,7 +19,7 @@ from sf_quantum.samplers.defaults import SEEDS
 def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
     """Check that a parameter is an integer within a range.
 
-    :raises InputError: if it is not; the message names the parameter and its range
+    :raises InputError: if the value is wrong; the message names the parameter and its range
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name}: {value!r:.40}: expected a whole number")
@@ -31,7 +31,7 @@ def check(name: str, value: JSON, least: int, most: int | None = None) -> None:
 def check_number(name: str, value: JSON, above: float) -> None:
     """Check that a parameter is a finite number above a limit.
 
-    :raises InputError: if it is not; the message names the parameter and the limit
+    :raises InputError: if the value is wrong; the message names the parameter and the limit
     """
     if (
         isinstance(value, bool)
@@ -44,7 +44,7 @@ def check_number(name: str, value: JSON, above: float) -> None:
 def check_choice(name: str, value: JSON, allowed: Iterable[str]) -> None:
     """Check that a parameter is one of the allowed words.
 
-    :raises InputError: if it is not; the message names the parameter and the words
+    :raises InputError: if the value is wrong; the message names the parameter and the words
     """
     if value not in (choices := [*allowed]):
         raise InputError(f"{name}: {value!r:.40}: expected {' or '.join(choices)}")
@@ -53,7 +53,7 @@ def check_choice(name: str, value: JSON, allowed: Iterable[str]) -> None:
 def seeded(seed: int | None) -> int:
     """Check a seed, or draw one for ``None``.
 
-    :raises InputError: if it is not between 0 and 2**31 - 1
+    :raises InputError: if the seed is not between 0 and 2**31 - 1
     """
     if seed is None:
         return secrets.randbelow(SEEDS)
@@ -62,7 +62,7 @@ def seeded(seed: int | None) -> int:
 
 
 def derived(seed: int, number: int) -> int:
-    """Derive the seed of the part ``number``; the first part uses the seed itself.
+    """Derive the seed of the part with a number; part 0 uses the seed itself.
 
     The result is the same on every machine.
     """
@@ -73,12 +73,12 @@ def derived(seed: int, number: int) -> int:
 
 
 class CheckedSampler(Sampler):
-    """A sampler whose parameters and defaults are those in the signature of ``sample``.
+    """A sampler that reads its parameters and defaults from the signature of ``sample``.
 
     :cvar checks: functions that raise an error for a wrong value, by parameter, except
         ``seed``
-    :cvar more: further entries of ``properties``
-    :cvar packages: packages that are imported only to sample
+    :cvar more: additional entries of ``properties``
+    :cvar packages: packages that ``sample`` imports
     :cvar missing: message if one of these packages is not installed
     """
 
@@ -89,19 +89,19 @@ class CheckedSampler(Sampler):
 
     @classmethod
     def problem(cls) -> str | None:
-        """Explain why the sampler cannot be used here."""
+        """Explain why the sampler cannot be used here; ``None`` if it can."""
         specs = map(importlib.util.find_spec, cls.packages)
         return None if all(specs) else cls.missing
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The keyword arguments of ``sample``, in dimod's form."""
+        """The keyword arguments of ``sample``, in dimod's format."""
         return {"seed": [], **{name: [] for name in self.checks}}
 
     @property
     def properties(self) -> dict[str, JSON]:
-        """The defaults, unless ``None``, and :attr:`more`."""
-        # a subclass may pass on parameters that it does not name
+        """The defaults that are not ``None``, and :attr:`more`."""
+        # the signature of a subclass may lack parameters that it passes on
         classes = (c for c in type(self).__mro__ if issubclass(c, CheckedSampler))
         declaring = next(c for c in classes if "checks" in vars(c))
         signature = inspect.signature(declaring.sample).parameters

@@ -1,6 +1,6 @@
-"""The presolve: a composite that reduces a problem, so that a sampler gets only the rest.
+"""The presolve: a dimod composite that reduces a problem before a sampler gets the rest.
 
-It also assesses the samples, with the same analysis of the problem.
+With the same analysis of the problem, it also assesses the samples.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ LEAST_SECONDS = 0.01
 # why optima may be missing
 MORE_OPTIMA = "there are more optima than num_reads"
 ROUNDED = "the sampler solved a part whose biases were rounded to doubles"
-# a reduction, and its parts as they are sent: each by itself, or all as one
+# a reduction, and the parts to send: each part separately, or all parts together as one
 _Attempt: TypeAlias = tuple[Reduction, list[list[int]]]
 
 
 class Presolve(ComposedSampler):
-    """Fix the variables on which all optima agree, and sample the rest part by part.
+    """Fixes the variables on which all optima agree, and samples the rest part by part.
 
     The rules, and why they preserve tied optima, are in
     :mod:`~sf_quantum.samplers.reduction`. Parts without a common interaction are
-    sampled one at a time. Their reads are combined by energy, the best with the
-    best and ties in random order, so that a good read of one part is not lost to a bad
-    read of another. Variables that do not change the energy are drawn at random. All
-    energies are computed exactly, and those of the samples are the closest doubles.
+    sampled one at a time. Their reads are combined in the order of energy, with ties in random
+    order, so that a good read of one part is not combined with a bad read of another.
+    Variables that do not change the energy are drawn at random. All energies are computed
+    exactly, and rounded to the closest doubles for the samples.
 
     If the child's property ``distinct`` is true, its samples are distinct states instead
-    of reads: all combinations are formed, and ``info`` has ``proven``, ``complete``,
-    ``incomplete``, ``bound`` and ``gap`` as :class:`exact <.exact.ExactSampler>` has. If
+    of reads: all combinations are formed, and ``info`` contains ``proven``, ``complete``,
+    ``incomplete``, ``bound`` and ``gap``, as in :class:`exact <.exact.ExactSampler>`. If
     its property ``fractions`` is also true, parts with biases that doubles would round
-    are passed on as models of dimod's type ``object`` with fractions. Otherwise, these
-    biases are rounded, and proofs about their parts do not count.
+    are passed to the child as models of dimod's type ``object`` with fractions. Otherwise,
+    these biases are rounded, and proofs about such parts are not used.
 
-    :param child: the sampler of the parts
+    :param child: sampler of the parts
     """
 
     def __init__(self, child: Sampler) -> None:
@@ -81,7 +81,7 @@ class Presolve(ComposedSampler):
 
     @property
     def parameters(self) -> dict[str, list[str]]:
-        """The child's parameters, and ``seed``, which also orders ties and draws."""
+        """The child's parameters, and ``seed``, which also determines ties and draws."""
         return {"seed": [], **self._child.parameters}
 
     @property
@@ -98,13 +98,13 @@ class Presolve(ComposedSampler):
     ) -> SampleSet:
         """Sample the reduced problem, and extend the samples to the whole problem.
 
-        ``info`` has the entries on which all parts agree; the entries of the largest
+        ``info`` contains the entries on which all parts agree; the entries of the largest
         part that a later call can start from (the child's property ``carried``);
-        ``presolve``, the numbers of variables fixed, drawn and in each part, and of
-        calls of the child (``asked``); ``parts``, the entries that differ between
+        ``presolve``, the numbers of variables fixed, drawn and in each part, and the number
+        of the child's calls (``asked``); ``parts``, the entries that differ between
         calls; and the keys of :func:`verdict`.
 
-        :param seed: seed of the first part; those of the others are derived from it
+        :param seed: seed of the first part, from which the seeds of other parts are derived
         :param parameters: the child's parameters
         """
         seed = self._seed(seed)
@@ -120,15 +120,15 @@ class Presolve(ComposedSampler):
             combine = _combined_states if self._distinct else _combined_reads
             reads = parameters.get("num_reads", self._child.properties.get("num_reads"))
             reads = reads if isinstance(reads, int) else 1
-            # a single answer may hold all parts
+            # a single answer may contain all parts
             per_part = answers if len(answers) > 1 else answers * len(reduced.parts)
             rows = combine(reduced, [*bqm.variables], per_part, reads, seed)
             samples = sample_set(rows, bqm, problem)
         rows = bits_of(samples, [*bqm.variables])
         exact = energies(problem, rows)
-        # a sampler or QPU adds doubles, and those of large penalties hide small costs
+        # samplers and QPUs add doubles, in which large penalties hide small costs
         samples = with_energies(samples, np.array(values(problem, exact), np.float64))
-        # only a sampler of distinct states proves optima; other claims do not count
+        # only samplers of distinct states prove optima; claims of others are ignored
         proven = self._distinct and all(
             answer.info.get("proven") is True for answer in answers
         )
@@ -147,10 +147,11 @@ class Presolve(ComposedSampler):
         answers: list[SampleSet],
         seed: int | None,
     ) -> dict[str, JSON]:
+        """Make the ``info`` of the samples; see :meth:`sample`."""
         infos = [dict(answer.info) for answer in answers]
         sizes = [len(part) for part in reduced.parts]
         info: dict[str, JSON] = {}
-        # no seed is reported where it cannot reproduce the reads
+        # a seed that cannot reproduce the reads is not reported
         if "seed" in self._child.parameters or not answers:
             info["seed"] = seed
         info |= _common(infos)
@@ -181,7 +182,7 @@ class Presolve(ComposedSampler):
         return self._child.properties.get("distinct") is True
 
     def _attempts(self, problem: Quadratic, reduction: Reduction) -> Iterator[_Attempt]:
-        """Yield reductions and parts to sample; the next ones are used after a refusal."""
+        """Yield reductions and parts to sample; the next are used if the child rejects one."""
         yield reduction, reduction.parts
 
     def _sampled(
@@ -192,7 +193,7 @@ class Presolve(ComposedSampler):
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> tuple[Reduction, list[SampleSet]]:
-        """Sample the parts; return the reduction that was sampled, and the answers."""
+        """Sample the parts; return the reduction that was sampled, and its samples."""
         refusals = []
         for reduced, parts in self._attempts(problem, reduction):
             try:
@@ -211,6 +212,7 @@ class Presolve(ComposedSampler):
         seed: int | None,
         parameters: Mapping[str, JSON],
     ) -> list[SampleSet]:
+        """Sample the parts one at a time."""
         labels = [*bqm.variables]
         answers = []
         # the time limit is for the whole problem
@@ -224,7 +226,7 @@ class Presolve(ComposedSampler):
                 part_parameters["time_limit"] = max(
                     begin + limit - time.monotonic(), LEAST_SECONDS
                 )
-            # a part that is the whole problem is passed on unchanged
+            # a part that is the whole problem is passed to the child unchanged
             whole = len(part) == len(labels)
             answer = (
                 self._child.sample(bqm, **part_parameters)
@@ -244,6 +246,7 @@ class Presolve(ComposedSampler):
         labels: list[Hashable],
         parameters: Mapping[str, JSON],
     ) -> SampleSet:
+        """Sample a part; a proof is dropped if biases were rounded."""
         fractions = self._child.properties.get("fractions") is True
         answer: SampleSet = self._child.sample(
             model(part, labels, exact=fractions), **parameters
@@ -256,13 +259,13 @@ class Presolve(ComposedSampler):
 class LeasedPresolve(Presolve):
     """The presolve for a leased QPU, which samples in any case.
 
-    If the presolve leaves nothing, the QPU still samples the largest component, which is
-    halved as long as the QPU refuses it; the other variables are taken from an optimum.
-    All parts are sent as one job, since every job costs set-up time; they share no
-    interaction, so each part's reads are valid on their own. They are sent one by one
-    if the QPU refuses them together or the child's property ``together`` is false.
-    Without a seed the QPU draws its own: the same problem is then the same request, so
-    that a retry finds its job.
+    If the presolve decides all variables, the QPU still samples the largest component, which
+    is halved until the QPU accepts it; the other variables are taken from an optimum.
+    All parts are sent as one job, since every job costs set-up time; the parts share no
+    interaction, so the reads of each part are valid separately. The parts are sent one at a
+    time if the QPU rejects them together or the child's property ``together`` is false.
+    Without a seed, no seed is sent, and the QPU draws its own: so a retry sends the same
+    request, and finds its job.
     """
 
     def _seed(self, seed: int | None) -> int | None:
@@ -291,7 +294,7 @@ def _combined_states(
     reads: int,
     _: int | None,
 ) -> Bits:
-    """Form all combinations of the parts' distinct states, up to a number."""
+    """Form all combinations of the parts' distinct states, at most ``reads``."""
     blocks = {
         tuple(part): bits_of(answer, [labels[i] for i in part])
         for part, answer in zip(reduction.parts, answers, strict=True)
@@ -312,7 +315,7 @@ def _combined_reads(
     reads: int,
     seed: int | None,
 ) -> Bits:
-    """Combine the parts' reads by energy; without parts, draw a number of reads."""
+    """Combine the parts' reads by energy; without parts, draw ``reads`` reads."""
     counts = (int(answer.record.num_occurrences.sum()) for answer in answers)
     reads = max(counts, default=reads)
     rows = np.empty((reads, len(labels)), np.int8)
@@ -327,7 +330,7 @@ def _combined_reads(
         rank = {energy: place for place, energy in enumerate(sorted({*exact}))}
         states, levels = states[each], np.array([rank[e] for e in exact])[each]
         order = np.lexsort((random.random(len(levels)), levels))
-        # a part with fewer reads than another reuses some
+        # a part with fewer reads than another part reuses some of its reads
         rows[:, part] = states[order[np.arange(reads) * len(order) // reads]]
     return rows
 
@@ -344,13 +347,13 @@ def verdict(
     """Assess samples.
 
     :param rows: the samples, as bits
-    :param exact: the energy of each, in the problem's unit
-    :param occurrences: the reads of each
+    :param exact: energy of each sample, in the problem's unit
+    :param occurrences: number of reads of each sample
     :param proven: whether the sampler proves that its best sample is an optimum
     :returns: ``energy``, the lowest; ``feasible_share``, the share of reads without a
         pair of variables that exclude each other (``None`` if there is no such pair);
-        ``optimum`` and ``optimal_share`` of the reads, both ``None`` unless the sampler
-        proves the optimum, the presolve finds it, or all parts have at most 16
+        ``optimum``, and ``optimal_share``, the share of optimal reads, both ``None`` unless
+        the sampler proves the optimum, the presolve finds it, or all parts have at most 16
         variables and are enumerated
     """
     reads = int(occurrences.sum())
@@ -373,7 +376,7 @@ def verdict(
 
 
 def _feasible(rows: Bits, pairs: list[tuple[int, int]]) -> NDArray[np.bool_]:
-    # a matrix product, since there may be a million pairs
+    # computed as a matrix product, since there may be a million pairs
     matrix = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
     matrix[tuple(np.array(pairs).T)] = 1
     both = (rows.astype(np.float32) @ matrix) * rows
@@ -391,7 +394,7 @@ def _optimum(problem: Quadratic, reduction: Reduction) -> int:
 
 def _common(infos: list[dict[str, JSON]]) -> dict[str, JSON]:
     first, *others = infos or [{}]
-    # times add up, so equal times of two parts are still reported for each part
+    # times are listed per part even if equal, since they add up
     return {
         key: value
         for key, value in first.items()
@@ -406,9 +409,9 @@ def _proof(
     answers: list[SampleSet],
     reduction: Reduction,
 ) -> dict[str, JSON]:
-    """Combine the proofs of the parts into one for the whole problem.
+    """Combine the proofs of the parts to a proof for the whole problem.
 
-    :param exact: the energy of each sample, in the problem's unit
+    :param exact: energy of each sample, in the problem's unit
     """
     states = math.prod(len(answer) for answer in answers) << len(reduction.free)
     best = min(exact) * problem.unit + problem.offset

@@ -1,4 +1,4 @@
-"""Serialized BQMs: how they are written, checked and sampled."""
+"""Serialized BQMs: their reading, writing, checks and sampling."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 # Larger biases and their sums would overflow in a sampler.
 MAX_BIAS = 1e100
-# Labels that are numbers must fit into 64 bits for dimod.
+# Limit on labels that are numbers, which must fit into 64 bits for dimod.
 MAX_NUMBER = 2**63
-# Maximum number of labels with the same hash: each is compared with the others. Only lists
-# that are made for it can have more.
+# Maximum number of labels with the same hash, since each is compared with all others. Only
+# labels constructed for this purpose can exceed it.
 MAX_SAME_HASH = 64
 
 
-#: what is wrong with a whole number beyond 2**53, followed by the closest double
+#: message about a whole number beyond 2**53, to be followed by the closest double
 NOT_A_DOUBLE = "is rounded by a double, the type of biases; the closest is"
 
 
 class FieldError(InputError):
     """A field of a problem is invalid.
 
-    :param field: the path of the field, such as ``bqm.linear_biases[3]``
-    :param detail: what is wrong, and what would be right
+    :param field: path of the field, such as ``bqm.linear_biases[3]``
+    :param detail: the error, and a valid alternative
     """
 
     def __init__(self, field: str, detail: str) -> None:
@@ -45,7 +45,7 @@ class FieldError(InputError):
 
 
 def read(path: str | Path) -> dict[str, JSON]:
-    """Read a problem file as ``sfq qubo`` writes it, and check its BQM.
+    """Read a problem file in the format of ``sfq qubo``, and check its BQM.
 
     :raises InputError: if the file is not a problem file, or the BQM is invalid
     """
@@ -59,7 +59,7 @@ def read(path: str | Path) -> dict[str, JSON]:
 
 
 def read_info(path: str | Path) -> dict[str, JSON]:
-    """Read the ``info`` of samples.
+    """Read the ``info`` of a samples file.
 
     :raises InputError: if the file has no samples
     """
@@ -79,7 +79,7 @@ def document(
     vartype: str,
     offset: float = 0.0,
 ) -> dict[str, JSON]:
-    """Write a BQM as ``BinaryQuadraticModel.to_serializable`` does, without dimod.
+    """Make a BQM in the format of ``BinaryQuadraticModel.to_serializable``, without dimod.
 
     :param labels: the labels of the n variables
     :param linear: the n linear biases
@@ -107,15 +107,15 @@ def document(
 
 
 def check(bqm: JSON, field: str = "bqm") -> dict[str, JSON]:
-    """Check a BQM in the form that ``BinaryQuadraticModel.to_serializable`` writes.
+    """Check a BQM in the format of ``BinaryQuadraticModel.to_serializable``.
 
     Needs neither dimod nor numpy, whose imports cost more than solving a small problem.
 
-    :param field: the name of the BQM in errors
+    :param field: name of the BQM in errors
     :returns: the same BQM
-    :raises FieldError: if it is not a BQM, has no variables, has a label that dimod cannot
-        read, or a bias that is not a finite number, or larger than :data:`MAX_BIAS`, or a
-        whole number that a double rounds or that does not fit into 64 bits, or a repeated
+    :raises FieldError: if the content is not a BQM, or has no variables, a label that dimod
+        cannot read, a bias that is not finite or is larger than :data:`MAX_BIAS`, a whole
+        number that a double rounds or that does not fit into 64 bits, or a repeated
         interaction whose biases doubles cannot add exactly
     """
     if not isinstance(bqm, dict) or bqm.get("type") != "BinaryQuadraticModel":
@@ -159,7 +159,7 @@ def sample(
 ) -> dict[str, JSON]:
     """Run a sampler on a serialized BQM.
 
-    :param parameters: the sampler's keyword arguments; those that are ``None`` are omitted
+    :param parameters: the sampler's keyword arguments; ``None`` values are omitted
     :returns: the serialized sample set
     :raises InputError: if the sampler does not accept one of the parameters
     """
@@ -171,9 +171,9 @@ def sample(
 
 
 def serialized(samples: SampleSet) -> dict[str, JSON]:
-    """Serialize a sample set as dimod does, but keep true and false in its ``info``.
+    """Serialize a sample set like dimod, but keep true and false in its ``info``.
 
-    dimod writes them as 1 and 0.
+    dimod would write 1 and 0.
     """
     content: dict[str, JSON] = samples.to_serializable()  # type: ignore[no-untyped-call]
     content["info"] = _with_booleans(content["info"], samples.info)
@@ -181,7 +181,7 @@ def serialized(samples: SampleSet) -> dict[str, JSON]:
 
 
 def _with_booleans(content: JSON, original: JSON) -> JSON:
-    """Put the booleans of a value into its serialization by dimod."""
+    """Restore the booleans of a value in its serialization by dimod."""
     import numpy as np
 
     if isinstance(original, bool | np.bool_):
@@ -228,7 +228,7 @@ def _check_labels(labels: list[JSON], field: str) -> None:
 def _label(label: JSON, field: str) -> Hashable:
     if isinstance(label, str):
         return label
-    # dimod writes true as 1: the samples would be of another variable
+    # true is rejected: dimod writes it as 1, so the samples would be of another variable
     if isinstance(label, int | float) and not isinstance(label, bool):
         if -MAX_NUMBER <= label < MAX_NUMBER:  # this also excludes NaN
             return label
@@ -255,7 +255,7 @@ def _list(
 
 
 def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> None:
-    # the common case, checked for every submission: no loop in Python
+    # the common case, without a loop in Python, since every submission is checked
     if {*map(type, values)} == {float}:
         numbers = cast("list[float]", values)
         # max() and min() may miss NaN
@@ -273,7 +273,7 @@ def _check_finite(values: list[JSON], field: str, *, single: bool = False) -> No
 
 
 def _check_kept(values: list[JSON], field: str, *, single: bool) -> None:
-    """Reject whole numbers that a double rounds, and those that dimod cannot read."""
+    """Reject whole numbers that a double rounds or dimod cannot read."""
     for index, value in enumerate(values):
         if not isinstance(value, int):
             continue
@@ -286,7 +286,7 @@ def _check_kept(values: list[JSON], field: str, *, single: bool) -> None:
 
 
 def _check_sums(pairs: list[tuple[int, int]], biases: list[float], field: str) -> None:
-    """Reject a repeated interaction if the sum of its biases depends on their order.
+    """Reject a repeated interaction if rounding makes its sum depend on the biases' order.
 
     dimod adds the biases of a repeated interaction as doubles.
     """
@@ -298,7 +298,7 @@ def _check_sums(pairs: list[tuple[int, int]], biases: list[float], field: str) -
     for pair, bias in zip(pairs, biases, strict=True):
         repeated.setdefault((*sorted(pair),), []).append(bias.as_integer_ratio())
     for (first, second), ratios in repeated.items():
-        # all of them in units of one power of two, as doubles are
+        # all biases in units of a common power of two, which doubles have
         whole = math.lcm(*(denominator for _, denominator in ratios))
         numbers = [number * (whole // denominator) for number, denominator in ratios]
         common = math.gcd(*numbers)

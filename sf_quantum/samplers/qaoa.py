@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Doubles: TypeAlias = NDArray[np.float64]
 Vector: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-# Smallest scaled bias that matters: smaller ones turn no spin, and make angles that Aer
+# Smallest scaled bias that is used: smaller biases turn no spin, and give angles that Aer
 # fails to hash.
 NEGLIGIBLE = 1e-14
 READS = 1000
@@ -55,11 +55,12 @@ MISSING = "the package qiskit is not installed (pip install 'sf-quantum[qaoa]')"
 QUBITS = {"statevector": 16, "aer": 22}
 # share of the reads whose mean energy is the objective
 _LOWEST = 0.25
+# first change of the factors, which are exponents
 _STEP = 0.5
-# COBYLA warns about fewer evaluations
+# minimum for COBYLA, which warns about fewer evaluations
 _LEAST = 4
 # End values of the ramps of gamma and beta. On 12 parts of real clusterings with 7 to
-# 12 variables, 1 % of the reads are optimal with these, 7 % after tuning both ramps,
+# 12 variables, 1 % of the reads are optimal with these values, 7 % after tuning both ramps,
 # and 8 % with the best possible end values.
 _RAMPS = (2.0, 0.6)
 
@@ -85,22 +86,22 @@ class CircuitRunner(Protocol):
         """
 
     def mitigated(self, passes: str) -> CircuitRunner:
-        """Return the same runner, whose reads are mitigated.
+        """Return a runner whose reads are mitigated.
 
         :param passes: names of passes, separated by commas
         :raises InputError: if a pass is unknown, or cannot be used with this runner
         """
 
     def seeded(self, seed: int) -> CircuitRunner:
-        """Return the same runner; if its QPU is emulated, this seed determines the reads."""
+        """Return a runner with a seed, which determines the reads of an emulated QPU."""
 
     @property
     def info(self) -> Mapping[str, JSON]:
-        """Technology and calibration of the QPU, at the last circuit, if it reported them."""
+        """Technology and calibration that the QPU reported with the last circuit, if any."""
 
 
 def _given_angles(angles: JSON) -> Doubles | None:
-    """Read the parameter ``angles``: the angles themselves, or the name of their file.
+    """Read the parameter ``angles``: the angles themselves, or the name of a file.
 
     :returns: shape (2, layers): gamma (cost layers) and beta (mixer layers); ``None`` if
         the file does not exist yet
@@ -136,7 +137,7 @@ def _check_names(name: str, names: JSON) -> None:
 
 
 def _initial_angles(depth: int, earlier: Doubles | None) -> Doubles:
-    """Choose the initial angles; those of an earlier problem are interpolated."""
+    """Choose the initial angles; the angles of an earlier problem are interpolated."""
     along = (np.arange(depth) + 0.5) / depth
     if earlier is None:
         return np.array([_RAMPS[0] * along, _RAMPS[1] * (1 - along)])
@@ -153,9 +154,9 @@ class QaoaSampler(CheckedSampler):
     """QAOA, emulated unless a sampler, backend or runner is given.
 
     :param sampler: a Qiskit ``SamplerV2``
-    :param backend: compile circuits for it, and run them on it if ``sampler`` is
-        omitted
-    :param runner: used instead of both
+    :param backend: Qiskit backend for which circuits are compiled, and on which they run
+        without ``sampler``
+    :param runner: runner to use instead of both
     """
 
     checks: ClassVar[dict[str, Callable[[str, JSON], None]]] = {
@@ -166,7 +167,7 @@ class QaoaSampler(CheckedSampler):
         "angles": _check_angles,
         "mitigation": _check_names,
     }
-    #: the limits of emulation, and the keys of ``info`` that a later call can start from
+    #: limits of emulation, and the keys of ``info`` from which a later call can start
     more: ClassVar[dict[str, JSON]] = {"qubits": {**QUBITS}, "carried": ["angles"]}
     packages = ("qiskit", "scipy")
     missing = MISSING
@@ -180,7 +181,7 @@ class QaoaSampler(CheckedSampler):
         self._sampler = sampler
         self._backend = backend
         self._given = runner
-        #: Sizes of the problems that angles were tuned for, by file of angles.
+        #: Sizes of the problems for which angles were tuned, by file of angles.
         self._written: dict[str, int] = {}
 
     def sample(
@@ -198,7 +199,7 @@ class QaoaSampler(CheckedSampler):
     ) -> SampleSet:
         """Tune the angles, then sample the circuit.
 
-        ``info`` has the runner, the first and last angles, the number of evaluations,
+        ``info`` contains the runner, the first and last angles, the number of evaluations,
         and the number of two-qubit gates in the circuit.
 
         :param num_reads: number of samples
@@ -208,10 +209,10 @@ class QaoaSampler(CheckedSampler):
             angles
         :param shots: reads per evaluation of angles
         :param evaluations: maximum number of evaluations
-        :param angles: initial gamma and beta (interpolated to another depth if need
-            be), or the name of a JSON file. Angles are read from the file if it exists,
-            and the tuned angles are written to it; if a problem has several parts, the
-            angles of the largest part
+        :param angles: initial gamma and beta (interpolated to another depth if necessary),
+            or the name of a JSON file. Angles are read from the file if it exists, and the
+            tuned angles (if a problem has several parts, those of the largest part) are
+            written to it
         :param mitigation: names of passes (:mod:`sf_quantum.qpu.passes`), separated by
             commas, for the circuits of a QPU
         :raises InputError: if a parameter is invalid, the problem is too large to
@@ -289,7 +290,7 @@ class _Primitive:
     info: Mapping[str, JSON] = field(default_factory=dict)
 
     def seeded(self, seed: int) -> CircuitRunner:
-        """Return the runner unchanged: a seed is set when its sampler is made."""
+        """Return the runner unchanged: its sampler was made with a seed."""
         return self
 
     def reads(
@@ -315,7 +316,7 @@ class _Run:
     """A compiled circuit on a runner.
 
     :param shots: reads per evaluation of angles
-    :param count: how often the circuit has run
+    :param count: number of times that the circuit has run
     :param timing: seconds by kind, in total
     """
 
@@ -337,9 +338,9 @@ class _Run:
         return rows
 
     def tuned(self, first: Doubles, method: str, evaluations: int) -> Doubles:
-        """Tune two factors, the slopes of gamma's and beta's ramps.
+        """Tune two factors, which scale gamma and beta.
 
-        Two factors need few circuits. The gradients of single angles would be lost in
+        Two factors need few circuits, while the gradients of single angles would be lost in
         the noise of the reads.
 
         :param method: one of :data:`OPTIMISERS`
@@ -377,7 +378,7 @@ class _Run:
 
 
 def _ising(bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
-    """Convert to spins, scaled to about one per spin so that angles carry over.
+    """Convert to spins, scaled to about 1 per spin so that angles fit other problems.
 
     The spins are numbered in the order of the variables; the constant term is dropped.
     """
@@ -395,6 +396,7 @@ def _ising(bqm: BinaryQuadraticModel) -> BinaryQuadraticModel:
 def _circuit(
     ising: BinaryQuadraticModel, depth: int, runner: CircuitRunner
 ) -> QuantumCircuit:
+    """Build the circuit of QAOA, compiled for the runner's backend."""
     from qiskit import QuantumCircuit
     from qiskit.circuit import ParameterVector
     from qiskit.transpiler import generate_preset_pass_manager
@@ -406,8 +408,8 @@ def _circuit(
     for layer in range(depth):
         # minus, since spin +1 is bit 1 in dimod and bit 0 in Qiskit
         for i, bias in ising.iter_linear():
-            # A negligible bias becomes a rotation by 0: without any, the circuit would
-            # lack the parameter.
+            # A negligible bias becomes a rotation by 0: without any rotation, the circuit
+            # would lack the parameter.
             turn = bias if abs(float(bias)) >= NEGLIGIBLE else 0.0
             circuit.rz(-2 * turn * gamma[layer], i)
         for i, j, coupling in ising.iter_quadratic():

@@ -1,8 +1,7 @@
 """The reduction of a QUBO: variables on which all optima agree, and independent parts.
 
-Only conclusions that hold in *every* optimum are used, so
-the reduced problem has exactly the optima of the whole problem, ties included. With the
-energy
+Only conclusions that hold in *every* optimum are used, so the reduced problem has exactly the
+optima of the whole problem, ties included. With the energy
 
     f(x) = sum_i a_i x_i + sum_{i<j} b_ij x_i x_j,    x_i in {0, 1},
 
@@ -12,25 +11,24 @@ state is not an optimum. Three rules follow, each with a strict inequality:
 1. Flipping i changes f by ``d = a_i + sum_k b_ik x_k`` (up) or ``-d`` (down), and d is
    between ``a_i - sum_k b_ik-`` and ``a_i + sum_k b_ik+``. If the minimum of d is positive,
    x_i = 0 in every optimum; if the maximum is negative, x_i = 1. A candidate without any
-   overlap is the special case without any b.
+   overlap is the special case in which all b_ik are 0.
 2. i and j exclude each other if no optimum has both. Removing j from a state that has
    both changes f by ``-(a_j + b_ij + sum_{k != i} b_jk x_k)``, which is negative if
    ``a_j + b_ij - sum_{k != i} b_jk- > 0``; the same holds with i and j exchanged.
 3. Let S be a set of variables that j excludes, with no positive b between them, and take
-   an optimum with x_j = 1. In it, all of S is 0, and so is everything else that j excludes.
+   an optimum with x_j = 1. In this optimum, all variables that j excludes are 0, including S.
    Now remove j and add all of S. Removing j costs at most ``-a_j + sum_k b_jk-``; adding i
    costs at most ``-g_i`` with ``g_i = -a_i - sum b_ik+``, summed over the k that j does not
    exclude. If ``sum_S g_i`` is greater than the cost of removing j, the state was not an
-   optimum, so x_j = 0 in every optimum. With penalties that forbid overlaps: j is dropped
-   if it is strictly lighter than a set of candidates that overlap with j, but neither with
-   each other nor with anything that j does not overlap with.
+   optimum, so x_j = 0 in every optimum. In terms of candidates whose overlaps are forbidden by
+   penalties: j is dropped if it is strictly lighter than a set of candidates that overlap with
+   j, but neither with each other nor with any candidate that does not overlap with j.
 
-The rules apply again after a variable has been fixed, since the remaining optima are those
-of the whole problem without that variable.
+The rules are applied again after a variable has been fixed, since the optima of the remaining
+problem are the optima of the whole problem without that variable.
 
-All of this is computed in whole numbers. A double is a rational number, so the energies of
-a problem are multiples of a unit, and two energies are equal or they are not: no tolerance
-decides what is a tie, however large a penalty is.
+All computations use whole numbers. A double is a rational number, so the energies of a problem
+are multiples of a unit, and ties are exact: no tolerance is needed, even with large penalties.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import copysign, gcd, inf, lcm
 
-# Total steps of rule 3, about half a second: enough for 500 candidates of clusterings. On
-# larger problems only the other rules continue.
+# Total steps of rule 3, about half a second: enough for 500 candidates of clusterings. After
+# this limit, only the other rules are applied.
 EFFORT = 2_000_000
 
 
@@ -50,10 +48,10 @@ EFFORT = 2_000_000
 class Quadratic:
     """A quadratic function of bits in whole numbers, indexed by position.
 
-    :param linear: a
-    :param pairs: b, stored twice: for each variable, by the other variable
-    :param unit: the value that 1 represents
-    :param offset: the constant term, which :meth:`energy` does not include
+    :param linear: linear biases, a
+    :param pairs: quadratic biases, b, stored twice: for each variable, by the other variable
+    :param unit: value that the whole number 1 represents
+    :param offset: constant term, which :meth:`energy` does not include
     """
 
     linear: list[int]
@@ -71,21 +69,25 @@ class Quadratic:
         """Build from biases without rounding; the biases of a repeated pair are added."""
         ratios = [bias.as_integer_ratio() for bias in linear]
         ratios += [bias.as_integer_ratio() for _, _, bias in pairs]
-        whole = lcm(*{denominator for _, denominator in ratios})
-        biases = [number * (whole // denominator) for number, denominator in ratios]
-        made = cls(biases[: len(linear)], [{} for _ in linear], Fraction(1, whole))
+        common = lcm(*{denominator for _, denominator in ratios})
+        biases = [number * (common // denominator) for number, denominator in ratios]
+        quadratic = cls(
+            biases[: len(linear)], [{} for _ in linear], Fraction(1, common)
+        )
         for (i, j, _), bias in zip(pairs, biases[len(linear) :], strict=True):
-            made.pairs[i][j] = made.pairs[j][i] = made.pairs[i].get(j, 0) + bias
+            quadratic.pairs[i][j] = quadratic.pairs[j][i] = (
+                quadratic.pairs[i].get(j, 0) + bias
+            )
         constant = Fraction(*offset.as_integer_ratio())
-        return replace(made, offset=constant)._in_largest_unit()
+        return replace(quadratic, offset=constant)._in_largest_unit()
 
     @property
     def of_spins(self) -> Quadratic:
-        """The function of bits x that equals this function of the spins 2x - 1."""
+        """The equivalent function of bits x, if this is a function of the spins 2x - 1."""
         sums = [sum(row.values()) for row in self.pairs]
         linear = [2 * (h - row) for h, row in zip(self.linear, sums, strict=True)]
         pairs = [{j: 4 * b for j, b in row.items()} for row in self.pairs]
-        # each pair is in two rows
+        # each pair is in two rows, so its bias is counted twice in the sums
         constant = self.unit * (sum(sums) // 2 - sum(self.linear))
         bits = Quadratic(linear, pairs, self.unit, self.offset + constant)
         return bits._in_largest_unit()
@@ -130,12 +132,12 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class Reduction:
-    """The decided variables of a problem, and what is left to solve.
+    """The decided variables of a problem, and the remaining problem.
 
-    :param fixed: variables with the same value in every optimum, and that value
+    :param fixed: values of the variables that have the same value in every optimum
     :param free: variables that no longer affect the energy
-    :param parts: the remaining variables, in parts that share no interaction
-    :param left: the biases of the remaining problem, with the fixed variables inserted
+    :param parts: remaining variables, in parts that share no interaction
+    :param left: biases of the remaining problem, after insertion of the fixed values
     """
 
     fixed: dict[int, int]
@@ -168,7 +170,8 @@ def focused(problem: Quadratic, reduction: Reduction, size: int) -> Reduction:
     """Open one part of a completely decided problem again.
 
     :param reduction: a reduction without parts
-    :param size: maximum number of variables; the part is the largest component, cut to it
+    :param size: maximum number of variables; the part is the largest component, cut to this
+        size
     :returns: the part, with all other variables fixed as in an optimum; variables that
         are free and do not interact with the part stay free
     """
@@ -190,9 +193,9 @@ def exclusions(problem: Quadratic) -> list[tuple[int, int]]:
 
 
 class _Reducer:
-    """The rest of a problem, and the rules that reduce it.
+    """The remaining problem, and the rules that reduce it.
 
-    :ivar gain: the negative biases of each variable's pairs, added up
+    :ivar gain: sum of the absolute negative biases of each variable's pairs
     """
 
     def __init__(self, problem: Quadratic) -> None:
@@ -203,6 +206,7 @@ class _Reducer:
         self.effort = EFFORT
 
     def value(self, i: int) -> int | None:
+        """Return a variable's value in every optimum by rules 1 and 3; ``None`` if unknown."""
         linear = self.left.linear[i]
         if linear > self.gain[i]:
             return 0
@@ -212,6 +216,7 @@ class _Reducer:
         return 0 if self._outdone(i) else None
 
     def fix(self, i: int, value: int) -> None:
+        """Insert the value of a variable into the remaining problem."""
         self.fixed[i] = value
         for k, bias in self.left.pairs[i].items():
             del self.left.pairs[k][i]
@@ -220,7 +225,7 @@ class _Reducer:
         self.left.pairs[i] = {}
 
     def _outdone(self, j: int) -> bool:
-        """Apply rule 3 with an S that is chosen greedily by weight."""
+        """Return whether rule 3 drops j, with an S that is chosen greedily by weight."""
         row = self.left.pairs[j]
         self.effort -= len(row) + sum(len(self.left.pairs[i]) for i in row)
         if self.effort < 0:
@@ -237,13 +242,14 @@ class _Reducer:
         return sum(gains[i] for i in chosen) > cost
 
     def exclude(self, i: int, j: int) -> bool:
-        """Apply rule 2."""
+        """Return whether two variables exclude each other by rule 2."""
         bias = self.left.pairs[i][j]
         if bias <= 0:
             return False
         return any(self.left.linear[k] + bias > self.gain[k] for k in (i, j))
 
     def _gain(self, i: int, without: set[int]) -> int:
+        """Return g_i of rule 3, where ``without`` is j and all that j excludes."""
         row = self.left.pairs[i].items()
         return -self.left.linear[i] - sum(
             b for k, b in row if b > 0 and k not in without

@@ -150,7 +150,7 @@ def all_energies(problem: Quadratic) -> NDArray[np.int64] | NDArray[np.object_]:
 def _all_energies(problem: Quadratic, zero: NDArray[Integer]) -> NDArray[Integer]:
     totals = zero
     for i, bias in enumerate(problem.linear):
-        # What x_i = 1 adds to the energy of each state of the earlier variables.
+        # Energy that x_i = 1 adds to each state of the earlier variables.
         added: NDArray[Integer] = zero + bias
         for j in range(i):
             added = np.concatenate([added, added + problem.pairs[i].get(j, 0)])

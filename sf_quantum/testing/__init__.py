@@ -1,6 +1,6 @@
-"""Contract tests for registered samplers, QPUs and devices, including a site's own.
+"""Contract tests for registered samplers, QPUs and devices, including a site's own plug-ins.
 
-Each contract is one module: ``samplers``, ``qpus``, ``devices`` and ``candidates``.
+Each contract has one module: ``samplers``, ``qpus``, ``devices`` and ``candidates``.
 
 Imports: checking, checking/cwl, protocol, qpu, samplers, service, service/device, service/domain.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-# With this, a failure shows the values, even if a site's tests import these modules.
+# A failed assertion then shows values, even if a site's tests import these modules.
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{module}"

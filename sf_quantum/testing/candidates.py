@@ -40,7 +40,7 @@ class Answer:
 
     :param target: deployment and service of the target
     :param form: names, types and structure of the outputs
-    :param energy: energy of the outputs, by default the lowest one in their sample sets
+    :param energy: energy of the outputs, by default the lowest in their sample sets
     """
 
     target: str

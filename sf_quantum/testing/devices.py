@@ -1,10 +1,10 @@
 """The contract tests of devices.
 
-Tests that need no device run for every registered type, a site's own included::
+Tests that need no device run for every registered type, including a site's own types::
 
     pytest --pyargs sf_quantum.testing.devices -k TYPE
 
-For the other tests, subclass :class:`DeviceContract`, with a device or a stand-in for it::
+For the other tests, subclass :class:`DeviceContract`, with a device or a test double::
 
     class TestMine(DeviceContract):
         @pytest.fixture
@@ -60,22 +60,22 @@ T = TypeVar("T")
 SHOTS = 100
 #: Time after which a test that waits for the device fails.
 SECONDS = 150.0
-#: Largest number of polls of a running job per second: more is a busy loop.
+#: Largest number of polls of a running job per second; more polls are a busy loop.
 MOST_POLLS = 200
-#: Wait of a poll, in seconds, from which a cancellation has to end the wait.
+#: If polls wait for at least this time in seconds, a cancellation must end the wait.
 WORTH_ENDING = 0.5
-#: lies about a result, which is then rejected
+#: lies about a result that must be rejected
 RESULTS: tuple[Lie, ...] = (
     *("kind", "variables", "more reads", "fewer reads", "not finite", "not JSON"),
 )
 #: maximum characters of a vendor's text, including additions by the device
 MOST_CHARACTERS = 1000
-#: seconds that a vendor may bill in addition to those that have passed
+#: seconds that a vendor may bill in addition to the elapsed time
 SPARE_SECONDS = 2.0
-#: attempts at a measurement, one of which has to succeed
+#: number of attempts at a measurement, one of which must succeed
 TRIES = 5
-#: flips one of two qubits, with a gate that is native to some QPUs: every error-free shot is
-#: 01, the last bit first
+#: circuit that flips one of two qubits, with a gate that is native to some QPUs: every
+#: error-free shot is 01, with the last bit first
 CIRCUIT = """OPENQASM 3.0;
 gate r(theta, phi) q { U(theta, phi - pi/2, pi/2 - phi) q; }
 qubit[2] q;
@@ -88,7 +88,7 @@ c[1] = measure q[1];
 
 @pytest.fixture(params=devices.names())
 def kind(request: pytest.FixtureRequest) -> type[Device]:
-    """Each registered type."""
+    """Return each registered type."""
     return devices.load(str(request.param))
 
 
@@ -109,7 +109,7 @@ def test_an_unknown_key_is_named(kind: type[Device]) -> None:
 class DeviceContract:
     """The contract of a device that is online; override the first two fixtures."""
 
-    #: an id in the form of the device's ids that belongs to no job
+    #: id of no job, in the format of the device's ids
     unknown_id = "no-such-job"
 
     @pytest.fixture
@@ -123,10 +123,11 @@ class DeviceContract:
         raise NotImplementedError
 
     def payload(self, kind: Kind, device: Device) -> str | None:
-        """Make the payload of a job, or ``None`` if there is none of this kind.
+        """Make the payload of a job; return ``None`` if the kind cannot be tested.
 
-        By default: a problem of two variables, a circuit of two qubits, an experiment with
-        a photon in two modes and, where Pulser is installed, a sequence of two atoms.
+        By default, payloads are a problem of two variables, a circuit of two qubits, an
+        experiment with a photon in two modes and, if Pulser is installed, a sequence of two
+        atoms.
         """
         match kind:
             case "photonic":
@@ -156,12 +157,12 @@ class DeviceContract:
 
     @pytest.fixture
     def device(self, make: Callable[[], Device]) -> Iterator[Device]:
-        """Make a device, and close it in the end."""
+        """Make a device, and close it at the end."""
         with closing(make()) as device:
             yield refreshed(device)
 
     def tasks(self, device: Device) -> list[Task]:
-        """Make a job of each kind that the device accepts, if there is a payload for it."""
+        """Make a job of each kind that the device accepts and :meth:`payload` supports."""
         description = device.description
         shots = min(SHOTS, description.shots or SHOTS)
         payloads = {kind: self.payload(kind, device) for kind in description.kinds}
@@ -321,7 +322,7 @@ class DeviceContract:
             pause = seconds / polls
             if pause < WORTH_ENDING:
                 return
-            # one success is enough: the machine may stand still for a while
+            # one success is enough, since the machine may be stalled for a while
             assert any(
                 cancelled_poll(device, task) < pause / 2 for _ in range(TRIES)
             ), "cancel() does not end the wait of poll()"
@@ -359,8 +360,8 @@ class DeviceContract:
         task, *_ = self.tasks(device)
         with closing(make()) as unconnected:
             cut_off()
-            # after any other QpuError, there may be a job; a device that is not reached
-            # through this process's connections accepts the job
+            # any other QpuError would mean that there may be a job; a device that does not
+            # use this process's connections accepts the job
             with suppress(NotAccepted):
                 unconnected.jobs.submit(task)
 
@@ -370,8 +371,7 @@ class DeviceContract:
             if task.kind == "problem":
                 with pytest.raises(FieldError):
                     checked(device, wrong)
-            # The device may refuse the payload at submission, or when the job would
-            # run.
+            # The device may reject the payload at submission, or when it runs the job.
             with suppress(InputError):
                 job_id = submitted(device, wrong)
                 assert over(device, job_id, wrong) == "Failed"
@@ -412,17 +412,17 @@ class DeviceContract:
 
 
 class VendorContract(DeviceContract):
-    """The contract of a device whose jobs run at a vendor, which may lie about them.
+    """The contract of a device whose jobs run at a vendor, which may give wrong answers.
 
-    Every answer of the vendor is checked before it is used.
+    The device must check every answer of the vendor before using it.
     """
 
     @pytest.fixture
     def make_lying(self) -> Callable[[Lie], Device | None]:
         """Return a function that makes a device whose vendor lies.
 
-        Override this fixture with a stand-in that lies. The function returns ``None`` if the
-        vendor's API cannot express a lie.
+        Override this fixture with a test double that lies. The function returns ``None`` if
+        the vendor's API cannot express a lie.
         """
         raise NotImplementedError
 
@@ -545,7 +545,7 @@ def new_tag() -> str:
 
 
 def task_of(content: JSON) -> Task:
-    """Make a problem's task, of one shot."""
+    """Make the task of a problem, with one shot."""
     return Task(new_tag(), "problem", json.dumps(content), {"num_reads": 1})
 
 
@@ -567,7 +567,7 @@ def refreshed(device: Device) -> Device:
 
 @contextmanager
 def closing(device: Device) -> Iterator[Device]:
-    """Close a device in the end."""
+    """Close a device at the end of the block."""
     try:
         yield device
     finally:
@@ -575,7 +575,7 @@ def closing(device: Device) -> Iterator[Device]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until a condition is true; the test fails if that takes too long."""
+    """Wait until a condition is true; fail the test if this takes too long."""
     end = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < end, f"not in {SECONDS:g} s: {what}"
@@ -583,7 +583,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def submitted(device: Device, task: Task) -> str:
-    """Submit a job, repeatedly as long as it has certainly not been accepted."""
+    """Submit a job; repeat the submission as long as it was certainly not accepted."""
     job_ids: list[str] = []
 
     def accepted() -> bool:
@@ -601,14 +601,14 @@ def submitted(device: Device, task: Task) -> str:
 
 
 def running(device: Device, task: Task) -> str:
-    """Submit a job to a device whose jobs last, and wait until it runs."""
+    """Submit a job to a device whose jobs last for minutes, and wait until it runs."""
     job_id = submitted(device, task)
     until(lambda: device.jobs.poll(job_id, task).state == "Running", "it runs")
     return job_id
 
 
 def cancelled_poll(device: Device, task: Task) -> float:
-    """Return how long a poll of another such job takes that is cancelled meanwhile."""
+    """Start a job that lasts for minutes, cancel it during a poll, and time the poll."""
     task = replace(task, tag=new_tag())
     job_id, begun = running(device, task), threading.Event()
 
@@ -621,7 +621,7 @@ def cancelled_poll(device: Device, task: Task) -> float:
     with ThreadPoolExecutor(1) as pool:
         seconds = pool.submit(poll)
         begun.wait()
-        time.sleep(0.02)  # most likely, the poll waits by now
+        time.sleep(0.02)  # after this time, the poll is probably waiting
         device.jobs.cancel(job_id)
         assert over(device, job_id, task) == "Cancelled"
         return seconds.result()
@@ -641,13 +641,13 @@ def over(device: Device, job_id: str, task: Task) -> State:
 
 
 def checked(device: Device, task: Task) -> Size:
-    """Check a job as the queue does when it is submitted."""
+    """Check a job like the queue at its submission."""
     return device.check(task.kind, json.loads(task.payload), task.parameters)
 
 
 @contextmanager
 def lying(make: Callable[[Lie], Device | None], lie: Lie) -> Iterator[Device]:
-    """Make a device whose vendor lies about its jobs, and close it in the end.
+    """Make a device whose vendor lies about its jobs, and close it at the end.
 
     The test is skipped if the vendor's API cannot express this lie.
     """
@@ -658,7 +658,7 @@ def lying(make: Callable[[Lie], Device | None], lie: Lie) -> Iterator[Device]:
 
 
 def outcome_of(device: Device, task: Task) -> Outcome | None:
-    """Run a job; ``None`` if its result cannot be read."""
+    """Run a job and return its outcome; ``None`` if the result cannot be read."""
     job_id = submitted(device, task)
     over(device, job_id, task)
     try:
@@ -669,7 +669,7 @@ def outcome_of(device: Device, task: Task) -> Outcome | None:
 
 
 def assert_plain(text: str | None) -> None:
-    """Check that a text is not empty, and fits a log, a page or a terminal."""
+    """Check that a text is not empty, and is suitable for a log, a page or a terminal."""
     assert text, "no reason is told"
     assert len(text) <= MOST_CHARACTERS, f"{len(text)} characters"
     assert text.isprintable(), f"not printable: {text!a:.100}"

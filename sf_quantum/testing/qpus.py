@@ -1,12 +1,12 @@
 """The contract tests of QPU kinds.
 
-Tests that need no QPU run for every registered kind, a site's own included::
+Tests that need no QPU run for every registered kind, including a site's own kinds::
 
     pytest --pyargs sf_quantum.testing.qpus -k TYPE
 
 For the other tests, subclass :class:`QpuContract`, and :class:`JobContract` if the kind
-has a job side, with a QPU or a stand-in for it. With a stand-in that can refuse requests, the
-tests also show whether jobs outlast refusals (:meth:`QpuContract.refuse`)::
+has a job side, with a QPU or a test double. If the double can reject requests, the tests also
+show whether jobs survive temporary rejections (:meth:`QpuContract.refuse`)::
 
     class TestMine(QpuContract, JobContract):
         @pytest.fixture
@@ -44,29 +44,29 @@ from sf_quantum.qpu.environment import (
 )
 from sf_quantum.samplers.problem import document
 
-#: lies of a vendor: about results, ids of jobs, times, messages, or itself
+#: lies of a vendor: about results, job ids, times, messages, or its QPU
 Lie: TypeAlias = Literal[
     "kind",  # a result of another kind of job
-    "variables",  # other variables, or bits, than the job has
-    "more reads",  # more than requested
+    "variables",  # other variables or bits than in the job
+    "more reads",  # more reads than requested
     "fewer reads",
     "not finite",  # numbers that are NaN or infinite
     "not JSON",
-    "energies",  # other energies than those of the samples
+    "energies",  # energies that do not match the samples
     "one id",  # the same id for each job
     "other job",  # any query about a job is answered for the first job
     "times",  # QPU time of a billion seconds
-    "texts",  # a reason of a failure with control characters, and of any length
+    "texts",  # a failure's reason with control characters, and of any length
     "status",  # an impossible queue, calibration and names
 ]
-#: enough reads for any working QPU to find the optimum of two variables
+#: number of reads, enough for any working QPU to find the optimum of two variables
 READS = 100
-#: Seed of a job, passed as workflows pass it, even to QPUs that take no seeds.
+#: Seed of a job, which workflows pass even to QPUs that use no seeds.
 SEED = 7
-#: Time within which a job of READS reads has to end.
+#: Maximum time of a job of READS reads.
 SECONDS = 150.0
 TWO_ATOMS = (("a", 0.0), ("b", 6.0))
-#: a pair of qubits that are read alike, with gates that are native to some QPUs
+#: circuit whose two bits are always equal, with gates that are native to some QPUs
 BELL = """OPENQASM 3.0;
 include "stdgates.inc";
 gate r(theta, phi) q {{ U(theta, phi - pi/2, pi/2 - phi) q; }}
@@ -79,8 +79,8 @@ r(pi/2, -pi/2) q[{other}];
 c[0] = measure q[{one}];
 c[1] = measure q[{other}];
 """
-#: swaps two modes, the first of which has a photon: in every shot, only the second mode is
-#: detected, even if the source sends two; the circuit is Perceval's
+#: experiment that swaps two modes, the first of which has a photon: in every shot, only the
+#: second mode is detected, even if the source sends two photons; the circuit is Perceval's
 #: Circuit(2).add(0, PERM([1, 0]))
 PHOTONIC: dict[str, JSON] = {
     "circuit": ":PCVL:ACircuit:EAIiCBACcgQKAgEA",
@@ -89,12 +89,12 @@ PHOTONIC: dict[str, JSON] = {
 
 
 def problem() -> dict[str, JSON]:
-    """Serialize two variables that exclude each other; the lowest energy is -1.5."""
+    """Return a problem of two variables that exclude each other; the lowest energy is -1.5."""
     return document(["one", "other"], [-1.0, -0.25], [(0, 1)], [2.0], "BINARY", -0.5)
 
 
 def sequence(specs: str | None) -> str:
-    """Write a pulse on two atoms, in Pulser's abstract representation."""
+    """Return a pulse on two atoms, in Pulser's abstract representation."""
     constant: dict[str, JSON] = {"kind": "constant", "duration": 400}
     pulse: dict[str, JSON] = {
         "op": "pulse",
@@ -120,7 +120,7 @@ def sequence(specs: str | None) -> str:
 
 @pytest.fixture(params=qpu.names())
 def kind(request: pytest.FixtureRequest) -> type[Qpu]:
-    """Each registered kind."""
+    """Return each registered kind."""
     return qpu.load(str(request.param))
 
 
@@ -219,9 +219,9 @@ class QpuContract(_Leased):
         assert answer.info.get("qpu"), "info['qpu'] is the QPU's name, for the report"
         jobs = driver.jobs(lease)
         if jobs is not None:
-            told = "jobs() has each job of the lease, with its state and id"
-            assert [job.state for job in jobs] == ["Completed"], told
-            assert jobs[0].id, told
+            expected = "jobs() has each job of the lease, with its state and id"
+            assert [job.state for job in jobs] == ["Completed"], expected
+            assert jobs[0].id, expected
 
     def test_a_workflow_samples_with_a_seed_in_a_folder_of_its_own(
         self,
@@ -242,10 +242,10 @@ class QpuContract(_Leased):
         _check_samples(_job_of(driver, lease))
 
     def refuse(self, driver: Qpu, status: int) -> None:
-        """Have the stand-in refuse the next submission once, with a status of HTTP.
+        """Have the test double reject the next submission once, with an HTTP status.
 
-        The refusal has ``Retry-After: 1``, except for status 500. Override this method to
-        test that jobs outlast a busy vendor.
+        The answer has ``Retry-After: 1``, except for status 500. Override this method to test
+        that jobs survive a busy vendor.
         """
         pytest.skip("refuse() is not overridden: nothing can be refused")
 
@@ -270,14 +270,14 @@ class QpuContract(_Leased):
 
 
 class JobContract(_Leased):
-    """The contract of the job side; override :meth:`driver`, and what else differs.
+    """The contract of the job side; override :meth:`driver`, and other parts that differ.
 
-    Jobs of every kind that the QPU takes are run.
+    The tests run jobs of every kind that the QPU accepts.
     """
 
     #: shots of a job that is cancelled
     long_reads: ClassVar[int] = 10_000
-    #: an id that belongs to no job
+    #: id of no job
     unknown_id: ClassVar[str] = "00000000-0000-4000-8000-000000000000"
 
     @pytest.fixture
@@ -292,11 +292,11 @@ class JobContract(_Leased):
 
     @pytest.fixture
     def described(self, driver: Qpu) -> Description:
-        """Return the QPU's description of itself."""
+        """Return the description that the QPU reports."""
         return driver.describe()
 
     def payload(self, kind: Kind, described: Description) -> str:
-        """Write a job of two variables, qubits, atoms or modes."""
+        """Return the payload of a job of two variables, qubits, atoms or modes."""
         if kind == "problem":
             return json.dumps(problem())
         if kind == "sequence":
@@ -385,7 +385,7 @@ class JobContract(_Leased):
         """Return a function that makes the driver's side of a QPU whose vendor lies.
 
         The function returns ``None`` if the vendor's API cannot express a lie. Override this
-        fixture with a stand-in that lies, to test that any answer is handled.
+        fixture with a test double that lies, to test that any answer is handled.
         """
         pytest.skip("make_lying() is not overridden: no vendor lies")
 
@@ -395,7 +395,7 @@ class JobContract(_Leased):
     ) -> None:
         if (driver := make_lying(lie)) is None:
             return
-        # Any other error would be a fault in the service that drives the QPU.
+        # Any other error would crash the service that drives the QPU.
         with suppress(QpuError, InputError):
             driver.status()
             described, token = driver.describe(), driver.acquire()
@@ -426,7 +426,7 @@ def _job_of(driver: Qpu, lease: str) -> Qpu:
 
 
 def _check_samples(job: Qpu) -> None:
-    """Sample as ``sfq solve`` and programs do, with a seed."""
+    """Sample with a seed, like ``sfq solve`` and programs."""
     bqm = BinaryQuadraticModel.from_serializable(problem())
     samples = job.sampler().sample(bqm, num_reads=READS, seed=SEED)
     assert samples.first.sample == {"one": 1, "other": 0}
@@ -441,10 +441,11 @@ def _end(job: Qpu, job_id: str) -> State:
             return state
         assert deadline.left, f"job {job_id} is {state} after {SECONDS:g} s"
         time.sleep(pause)
-    raise AssertionError  # the pauses do not end
+    raise AssertionError  # unreachable, since the pauses never end
 
 
 def _check(outcome: Outcome, task: Task) -> None:
+    """Check the outcome of a task of these tests."""
     assert outcome.failure is None
     assert outcome.result is not None
     assert outcome.qpu_seconds is None or outcome.qpu_seconds >= 0

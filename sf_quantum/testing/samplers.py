@@ -1,10 +1,10 @@
 """The contract tests of samplers, run for each registered sampler that is usable here.
 
-For a site's own sampler::
+The command for a site's own sampler is::
 
     pytest --pyargs sf_quantum.testing.samplers -k NAME
 
-If a test is skipped, its reason says why the sampler cannot be used here.
+If a test is skipped, the reason explains why the sampler cannot be used here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.samplers.presolve import Presolve
 from sf_quantum.samplers.states import bits_of
 
-#: enough reads for any working sampler to find the optimum of four candidates
+#: number of reads, enough for any working sampler to find the optimum of four candidates
 READS = 200
 SEED = 3
 
@@ -45,10 +45,10 @@ def problem() -> BinaryQuadraticModel:
 def independent_sets() -> list[BinaryQuadraticModel]:
     """Return edge cases: one variable, no interaction, equal weights, spins."""
     ring = problem()
-    one = BinaryQuadraticModel({"x": -1.0}, {}, 0.0, "BINARY")
+    single = BinaryQuadraticModel({"x": -1.0}, {}, 0.0, "BINARY")
     apart = BinaryQuadraticModel({0: -1.0, 1: -2.0, 2: 1.0}, {}, 3.0, "BINARY")
     pair = BinaryQuadraticModel({0: -1.0, 1: -1.0}, {(0, 1): 2.0}, 0.0, "BINARY")
-    return [one, apart, pair, ring.change_vartype(SPIN, inplace=False)]
+    return [single, apart, pair, ring.change_vartype(SPIN, inplace=False)]
 
 
 def lowest(bqm: BinaryQuadraticModel) -> float:
@@ -60,7 +60,7 @@ def lowest(bqm: BinaryQuadraticModel) -> float:
 
 @pytest.fixture(scope="module", params=samplers.names())
 def sampler(request: pytest.FixtureRequest) -> Sampler:
-    """Each registered sampler."""
+    """Return each registered sampler that is usable here."""
     name = str(request.param)
     if (why := samplers.obstacle(name)) is not None:
         pytest.skip(f"{name}: {why}")
@@ -69,7 +69,7 @@ def sampler(request: pytest.FixtureRequest) -> Sampler:
 
 @pytest.fixture(scope="module")
 def answers(sampler: Sampler) -> Answers:
-    """The sampler's answers; each problem is sampled once, since that may be slow."""
+    """Return the sampler's samples; each problem is sampled once, since this may be slow."""
     return Answers(sampler)
 
 

@@ -2,10 +2,10 @@
 
 A *group* is all jobs of a step in one iteration of its loop. The time from the end of a group
 to the start of the next is StreamFlow's overhead. Slurm's overhead is the time to submit a
-job, to start it on free nodes, and to report its end. A job that Slurm listed as pending with
-a reason has waited for nodes; its wait is not part of Slurm's overhead. A job that Slurm has
-requeued gives neither Slurm's overhead nor the wait for nodes, since Slurm has run the job
-before its last start.
+job, to start it on free nodes, and to report its end. If Slurm listed a job as pending with a
+reason, the job has waited for nodes, and its wait is not part of the overhead. If Slurm has
+requeued a job, neither overhead nor wait is known, since the job had already run before its
+last start.
 
 All times are in seconds.
 """
@@ -27,7 +27,8 @@ from sf_quantum.journal.events import Event
 from sf_quantum.planning.measured.journals import EarlierRuns
 from sf_quantum.reporting.attempts import JobAttempt, collect
 
-# reasons in squeue(1) of a job that does not wait for nodes: Slurm has not considered the job
+# squeue(1) gives these reasons while Slurm has not considered a job, so it does not wait for
+# nodes
 _UNCONSIDERED = {"None", "Prolog"}
 # Slurm's times may be whole seconds
 _SECOND = 1.0
@@ -87,7 +88,7 @@ class FittedPhase:
     number: int
 
     def keys(self) -> dict[str, JSON]:
-        """Return those keys of a phase, as in a workload file, whose values were measured."""
+        """Return the measured keys of a phase, as in a workload file."""
         first, *more = map(_rounded, self.task_seconds)
         times: dict[str, JSON] = (
             {"task_seconds": [first, *more]} if more else {"seconds": first}
@@ -104,7 +105,7 @@ class FittedPhase:
 
 @dataclass(frozen=True)
 class Fit:
-    """The values that earlier runs yield.
+    """The values fitted to earlier runs.
 
     :param phases: the steps, in the order of the phases
     :param repeats: iterations of the loop in each run
@@ -112,7 +113,7 @@ class Fit:
         :class:`~sf_quantum.planning.simulation.site.Overheads` without its suffix ``_seconds``
     :param queues: the time that a request waits for nodes, by partition
     :param runs: number of runs
-    :param side_by_side: steps that ran at the same time, but are consecutive phases in the fit
+    :param side_by_side: steps that ran concurrently, but are consecutive phases in the fit
     """
 
     phases: Sequence[FittedPhase]
@@ -140,7 +141,7 @@ class _SlurmJob(NamedTuple):
 class _Job:
     """The last attempt of a job, which completed.
 
-    :param arrived: time when the driver submitted the job to Slurm, or began it elsewhere
+    :param arrived: time when the driver submitted the job to Slurm, or started it elsewhere
     :param ran: seconds of the job's work
     :param noticed: time when the driver noticed the job's end
     :param slurm: Slurm job, if one has run
@@ -217,7 +218,7 @@ class _Allocation:
 
 
 def fit(runs: EarlierRuns) -> Fit | None:
-    """Fit phases and overheads; ``None`` if no run has a step on nodes or a QPU.
+    """Fit phases and overheads; return ``None`` if no run has a step on nodes or a QPU.
 
     :param runs: completed runs; runs without usable events are counted in ``runs.left_out``
     :raises InputError: if a loop is inside another
@@ -246,6 +247,7 @@ def fit(runs: EarlierRuns) -> Fit | None:
 
 
 def _run(run: Sequence[Event]) -> _Run:
+    """Group the completed jobs of a run by step and iteration."""
     slurm = {one.job: one for one in run if isinstance(one, events.Slurm)}
     targets = {
         (one.step, one.tag): (one.deployment or "", one.service or "")
@@ -276,6 +278,7 @@ def _numbers(attempt: JobAttempt) -> tuple[int, ...]:
 def _job(
     attempt: JobAttempt, target: tuple[str, str], event: events.Slurm | None
 ) -> _Job:
+    """Read the times of a job, from Slurm's times if it ran there."""
     started, ended = attempt.started or 0.0, attempt.ended or 0.0
     if event is None or event.started is None or event.ended is None:
         return _Job(attempt, target, started, attempt.ran or 0.0, ended, None)
@@ -293,7 +296,7 @@ def _job(
 
 def _allocations(run: Sequence[Event]) -> dict[tuple[str, str], _Allocation]:
     allocations: dict[tuple[str, str], _Allocation] = {}
-    # Possibly, the queue was never queried during the first run of a restarted job.
+    # The queue may never have been queried during the first run of a restarted job.
     restarted = {
         (event.deployment, event.allocation)
         for event in run
@@ -303,17 +306,17 @@ def _allocations(run: Sequence[Event]) -> dict[tuple[str, str], _Allocation]:
         if not isinstance(event, events.Allocation):
             continue
         key = event.deployment, event.allocation
-        one = allocations.setdefault(
+        allocation = allocations.setdefault(
             key, _Allocation(event.partition or "", event.quantum, key in restarted)
         )
         if event.status == "requested":
-            one.requested = event.at
+            allocation.requested = event.at
         elif event.status == "granted":
-            one.granted = event.at
-            one.nodes = max(one.nodes, event.nodes)
+            allocation.granted = event.at
+            allocation.nodes = max(allocation.nodes, event.nodes)
         elif event.status == "released":
-            one.released = event.at
-        one.pending_reason = event.pending_reason
+            allocation.released = event.at
+        allocation.pending_reason = event.pending_reason
     return allocations
 
 
@@ -322,6 +325,7 @@ def _allocation(run: _Run, job: _Job) -> _Allocation | None:
 
 
 def _repeats(run: _Run) -> int:
+    """Count the iterations of a run's loop; 1 without a loop."""
     iterations = {group.iteration for group in run.groups}
     if any(len(one) > 1 for one in iterations):
         raise InputError(
@@ -349,7 +353,7 @@ def _overheads(runs: Sequence[_Run]) -> dict[str, Sample]:
             elif kind == "resume":
                 resumes.append(seconds)
             held += _held_overhead(run, job)
-    # the time of an allocation includes the start of its first job
+    # the time of an allocation includes the start of its first job, which is subtracted
     resumed = fmean(resumes) if resumes else 0.0
     allocations = [max(0.0, seconds - resumed) for seconds in allocations]
     samples = {
@@ -380,6 +384,7 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
     slurm = job.slurm
     seconds = max(0.0, slurm.started - slurm.submitted)
     seconds += max(0.0, job.noticed - slurm.ended)
+    # the allocation was already requested for an earlier job
     if allocation.requested + _SECOND < slurm.submitted:
         held = allocation.granted <= slurm.submitted
         return ("resume" if held else ""), seconds
@@ -389,7 +394,7 @@ def _slurm_overhead(run: _Run, job: _Job) -> tuple[str, float]:
 
 
 def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
-    """Yield for how long a job had its own nodes without using them, if known."""
+    """Yield the seconds for which a job held its nodes without using them, if known."""
     allocation = _allocation(run, job)
     if allocation is None or job.slurm is None or job.slurm.strategy != "per-step":
         return
@@ -402,7 +407,7 @@ def _held_overhead(run: _Run, job: _Job) -> Iterator[float]:
 
 
 def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
-    """Fit the waits for nodes, without the time that Slurm takes to grant free nodes."""
+    """Fit the waits for nodes, excluding the time that Slurm takes to grant free nodes."""
     waits: dict[str, list[float]] = defaultdict(list)
     for one in (one for run in runs for one in run.allocations.values()):
         if not math.isnan(one.pending) and not one.requeued:
@@ -412,6 +417,7 @@ def _queues(runs: Sequence[_Run]) -> dict[str, Sample]:
 
 
 def _overlaps(run: _Run) -> Iterator[str]:
+    """Yield the steps that ran at the same time as the step before or after them."""
     for before, after in pairwise(run.groups):
         if after.arrived < before.ended - _SECOND and before.step != after.step:
             yield before.step
@@ -423,16 +429,16 @@ def _phases(runs: Sequence[_Run]) -> list[FittedPhase]:
     groups: dict[str, list[tuple[_Run, _Group]]] = defaultdict(list)
     hosts: dict[str, list[float]] = defaultdict(list)
     for run in runs:
-        waiting = 0.0
+        host_seconds = 0.0
         for before, group in pairwise([None, *run.groups]):
             assert group is not None
             if group.on_host:
                 gap = 0.0 if before is None else group.arrived - before.ended
-                waiting += max(0.0, gap) + max(0.0, group.ended - group.arrived)
+                host_seconds += max(0.0, gap) + max(0.0, group.ended - group.arrived)
                 continue
             groups[group.step].append((run, group))
-            hosts[group.step].append(waiting)
-            waiting = 0.0
+            hosts[group.step].append(host_seconds)
+            host_seconds = 0.0
     looped = {step for step, of_step in groups.items() if of_step[0][1].iteration}
     before_loop = True
     phases = []
@@ -451,6 +457,7 @@ def _phase(
     host_seconds: float,
     only: str | None,
 ) -> FittedPhase:
+    """Fit a step to its groups in all runs."""
     runs = [(run, job) for run, group in groups for job in group.jobs]
     held = [one for run, job in runs if (one := _allocation(run, job)) is not None]
     qpu_jobs = [event for _, job in runs for event in job.attempt.qpu_jobs]
@@ -486,12 +493,12 @@ def _task_times(
 ) -> tuple[list[float], float]:
     """Return the mean time of each task of a step, and the spread around the means.
 
-    :param together: whether the tasks run one at a time, and have one mean
+    :param together: whether the tasks run one at a time, so they share one mean
     """
     rows = [[max(job.ran, _LEAST_SECONDS) for job in group.jobs] for group in groups]
     tasks = {len(row) for row in rows}
     if len(tasks) > 1 or together:
-        # if their number varies, the tasks of different groups do not correspond
+        # if the number of tasks varies, tasks of different groups do not correspond
         sample = Sample.of([seconds for row in rows for seconds in row])
         assert sample is not None
         number = 1 if together else round(fmean(map(len, rows)))
@@ -511,12 +518,12 @@ def _qpu_times(jobs: Sequence[_Job]) -> tuple[list[float], float, float]:
     beside = 0.0
     for job in jobs:
         waited = 0.0
-        mine = []
+        own_times = []
         for event in job.attempt.qpu_jobs:
-            mine.append(event.qpu_seconds or event.ran_seconds or 0.0)
+            own_times.append(event.qpu_seconds or event.ran_seconds or 0.0)
             waited += event.queued_seconds or 0.0
-        beside += max(0.0, job.ran - waited - sum(mine))
-        times += mine
+        beside += max(0.0, job.ran - waited - sum(own_times))
+        times += own_times
     sample = Sample.of([max(seconds, _LEAST_SECONDS) for seconds in times])
     assert sample is not None
     return [sample.seconds], beside / len(times), sample.spread

@@ -1,4 +1,4 @@
-"""Chooses the journals of earlier runs to which a plan is fitted, and counts the others."""
+"""Selects the journals of earlier runs to which a plan is fitted, and counts the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import DIRECTORY
 from sf_quantum.journal.events import Event, Run
 
-#: largest number of runs that are used: the latest ones
+#: maximum number of runs that are used; the latest runs are chosen
 LATEST_RUNS = 20
 #: larger journals are left out
 LARGEST_BYTES = 64_000_000
@@ -31,7 +31,7 @@ class EarlierRuns:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def described_left_out(self) -> str:
-        """Return the counts of journals that were left out, as text; empty if none was."""
+        """Return the counts of omitted journals as text; empty if none was omitted."""
         return ", ".join(f"{count} {why}" for why, count in self.left_out.most_common())
 
 
@@ -47,7 +47,7 @@ def read(paths: Sequence[Path], file: Path | None = None) -> EarlierRuns:
         if len(runs.events) == LATEST_RUNS:
             runs.left_out[f"older than the latest {LATEST_RUNS}"] += 1
             continue
-        # a file that the user names has to be a journal
+        # a file that the user names must be a journal
         run = _completed_run(path, file, strict=path in paths)
         if isinstance(run, str):
             runs.left_out[run] += 1

@@ -1,4 +1,4 @@
-"""Where the figures of a plan come from: journals, and defaults that were not measured."""
+"""The sources of a plan's figures: journals, and defaults that were not measured."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from sf_quantum.planning.recommendation import figure
 from sf_quantum.planning.simulation.site import Overheads
 from sf_quantum.planning.workloads.workload import Workload
 
+# significant digits of measured values
 _DIGITS = 4
-# shortest time of a phase: it has to be positive
+# shortest time of a phase, since times must be positive
 _SHORTEST = 0.001
 
 
@@ -65,7 +66,7 @@ class Sources:
 
 
 def default_overheads(workload: Workload) -> dict[str, float]:
-    """Return the overheads that the workload file leaves at their defaults."""
+    """Return the overheads that the workload file does not set."""
     overheads = workload.overheads
     return {
         name: value
@@ -77,7 +78,7 @@ def default_overheads(workload: Workload) -> dict[str, float]:
 
 
 def overheads(fit: Fit) -> dict[str, JSON]:
-    """Return the section ``overheads`` of a workload file, as far as it was measured."""
+    """Return the measured keys of a workload file's section ``overheads``."""
     keys: dict[str, JSON] = {}
     for name, sample in fit.overheads.items():
         keys[f"{name}_seconds"] = in_seconds(sample.seconds)
@@ -89,13 +90,13 @@ def overheads(fit: Fit) -> dict[str, JSON]:
 def measured(
     content: Mapping[str, JSON], fit: Fit
 ) -> tuple[dict[str, JSON], list[str]]:
-    """Replace a workload file's values of steps with those measured in journals.
+    """Replace a workload file's values of steps with the values measured in journals.
 
-    Nodes, partitions and QPUs remain those of the file.
+    The file's nodes, partitions and QPUs are kept.
 
     :param content: content of a valid workload file
-    :returns: the new content, and the phases and values that no journal contains
-    :raises InputError: if the file names no step of the journals
+    :returns: the new content, and descriptions of phases that no journal contains
+    :raises InputError: if no phase of the file names a step of the journals
     """
     fitted = {phase.step: phase for phase in fit.phases}
     qpus = mapping(content.get("qpus"))
@@ -132,6 +133,7 @@ def measured(
     }, unmeasured
 
 
+# keys of a phase that a journal replaces
 _MEASURED = (
     "seconds task_seconds tasks shots jobs spread between_seconds host_seconds".split()
 )
@@ -145,12 +147,13 @@ def _replaced(
     setup = mapping(qpus.get(str(phase.get("qpu")))).get("setup_seconds")
     seconds = keys.get("seconds")
     if isinstance(setup, float | int) and isinstance(seconds, float):
-        # the journal contains only the sum of both
+        # the journal contains only the sum of set-up and shots
         keys["seconds"] = max(_SHORTEST, seconds - setup)
     return {**kept, **keys}
 
 
 def _measured(fit: Fit) -> list[str]:
+    """List the measured values, with their spread."""
     runs = "journal" if fit.runs == 1 else "journals"
     text = [f"measured in {fit.runs} {runs}:"]
     for phase in fit.phases:

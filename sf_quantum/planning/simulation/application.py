@@ -16,8 +16,8 @@ from sf_quantum.service.domain.jobs import LeaseRequest
 class Task:
     """A job on nodes of a partition.
 
-    :param seconds: run time on ``nodes`` nodes; on fewer, down to ``least``, it is
-        proportionally longer
+    :param seconds: run time on ``nodes`` nodes; with fewer nodes, down to ``least``, the run
+        time is proportionally longer
     :param expected_seconds: mean of the distribution of ``seconds``
     """
 
@@ -37,7 +37,8 @@ class ClassicalStep:
 
     :param name: name of the step, the same in each pass through the phases
     :param host_seconds: computation on the driver's host before the step, in seconds
-    :param at_once: number of tasks that a workflow runs at the same time; ``None``: all
+    :param at_once: maximum number of tasks that a workflow runs at the same time; ``None``
+        for no limit
     """
 
     tasks: tuple[Task, ...]
@@ -69,9 +70,9 @@ class ClassicalStep:
 class QuantumStep:
     """Jobs on a QPU that run one at a time.
 
-    :param partition: partition of the nodes on which the client runs; ``None``: the
-        driver's host
-    :param jobs: seconds of each job on the device, set-up included
+    :param partition: partition of the nodes on which the client runs; ``None`` if it runs on
+        the driver's host
+    :param jobs: seconds of each job on the device, including the set-up
     :param beside: seconds off the QPU for each job: the latency, and the computation
         between two jobs
     :param name: name of the step, the same in each pass through the phases
@@ -121,7 +122,7 @@ class Outcome:
 class Application:
     """One run of a hybrid application.
 
-    :param margin: the user's estimates of times, relative to their means
+    :param margin: the user's estimates of times, relative to the times' means
     :param limit: time limit of the jobs, instead of these estimates
     :param lease: request for each lease of the application
     :param name: name of the application, the same for all runs of a StreamFlow file
@@ -152,7 +153,7 @@ class Application:
         return self._most(ClassicalStep.nodes)
 
     def most_nodes_at_once(self) -> dict[str, int]:
-        """Return the nodes of each partition that the largest step needs in a workflow."""
+        """Like :meth:`most_nodes`, with the tasks that a workflow runs at the same time."""
         return self._most(ClassicalStep.nodes_at_once)
 
     def _most(
@@ -183,7 +184,7 @@ class Application:
 def draw(draws: random.Random, mean: float, spread: float) -> float:
     """Draw a time from a log-normal distribution.
 
-    :param spread: standard deviation relative to the mean; 0: always the mean
+    :param spread: standard deviation relative to the mean; 0 always gives the mean
     """
     if not spread or not mean:
         return mean

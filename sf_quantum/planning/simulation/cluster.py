@@ -17,7 +17,7 @@ from simpy.events import EventPriority
 from sf_quantum.planning.workloads.quantities import Count, Interval, Seconds
 from sf_quantum.validation import Section
 
-# a pass follows all other events of its instant
+# a pass is processed after all other events of the same time
 _LAST = EventPriority(2)
 
 
@@ -27,15 +27,15 @@ _Size: TypeAlias = tuple[tuple[str, int], ...]
 class Scheduling(Section):
     """How Slurm's controller schedules jobs; times are in seconds.
 
-    :param queue_seconds: time from one pass over the queue, in the order of submission,
-        to the next: ``batch_sched_delay``, and at least 1 in Slurm, which starts no
-        batch job in between; 0: a pass whenever a job is submitted or ends
-    :param backfill_seconds: time from one pass of backfilling to the next,
-        ``bf_interval`` of ``slurm.conf``; 0: a pass whenever a job is submitted or
-        ends; infinite: no backfilling
-    :param depth: pending jobs that a pass considers, ``bf_max_job_test``
-    :param limit_seconds: unit of time limits, to a multiple of which users' estimates
-        are rounded up: whole minutes in Slurm; 0: they are not rounded
+    :param queue_seconds: time from one pass over the queue, in the order of submission, to
+        the next: ``batch_sched_delay``, at least 1 in Slurm, which starts no batch job
+        between passes; with 0, a pass follows whenever a job is submitted or ends
+    :param backfill_seconds: time from one pass of backfilling to the next, ``bf_interval`` of
+        ``slurm.conf``; with 0, a pass follows whenever a job is submitted or ends; infinite
+        for no backfilling
+    :param depth: number of pending jobs that a pass considers, ``bf_max_job_test``
+    :param limit_seconds: unit of time limits; users' estimates are rounded up to a multiple of
+        this unit: whole minutes in Slurm; 0 for no rounding
     :param completing_seconds: time until the nodes of a job that has ended are free
     """
 
@@ -49,17 +49,17 @@ class Scheduling(Section):
         """Return the time limit for a user's estimate."""
         if not self.limit_seconds:
             return seconds
-        # an estimate that was computed may exceed a multiple by an error of rounding
+        # a computed estimate may exceed a multiple by a rounding error
         return math.ceil(seconds / self.limit_seconds - 1e-9) * self.limit_seconds
 
 
-# Slurm's queue without its granularity in time
+# Slurm's queue without the granularity of its times
 IDEAL = Scheduling(limit_seconds=0)
 
 
 @dataclass
 class Usage:
-    """The usage by the requests of one owner; times are in seconds.
+    """The node usage of one owner's requests.
 
     :param held: node-seconds by partition
     :param busy: node-seconds by partition in which the nodes computed
@@ -77,7 +77,7 @@ class Usage:
 
 @dataclass(eq=False)
 class Allocation:
-    """A request for nodes, and what was granted.
+    """A request for nodes, and its grant.
 
     :param nodes: number of nodes by partition; all are granted at the same time
     :param seconds: the user's estimate of the time for which the nodes are held
@@ -112,7 +112,7 @@ class _Running(NamedTuple):
 
 
 class _Reservation(NamedTuple):
-    """The start of the first blocked request of partitions, and the nodes it leaves free."""
+    """The expected start of a blocked request, and the nodes that it leaves free."""
 
     at: float
     spare: dict[str, int]
@@ -135,14 +135,14 @@ class Cluster:
     """Nodes in partitions, each with its own queue: FIFO with EASY backfilling.
 
     The first request of a partition that cannot start gets a reservation at the earliest
-    time at which the estimates of running jobs let it start. Later requests start before
-    the first request if they do not delay it: by their estimates, they end before the
-    reservation, or they use nodes that it leaves free (Lifka, JSSPP 1995; Mu'alem and
-    Feitelson, IEEE TPDS 12, 2001, p. 529). A job that exceeds its estimate is expected to
+    time at which the request can start by the estimates of running jobs. Later requests start
+    before the first request if they do not delay it: by their estimates, they end before the
+    reservation, or they use nodes that the reservation leaves free (Lifka, JSSPP 1995; Mu'alem
+    and Feitelson, IEEE TPDS 12, 2001, p. 529). A job that exceeds its estimate is expected to
     end at any moment.
 
-    A request for nodes of several partitions, a heterogeneous job, starts on all of them at
-    the same time. It gets a reservation when it is the first to wait in each of them.
+    A request for nodes of several partitions, a heterogeneous job, starts in all partitions at
+    the same time. It gets a reservation when it is the first to wait in each partition.
 
     A request may include licences. While too few licences are free, the request has no
     reservation, and others may overtake it, as in Slurm without ``bf_licenses``.
@@ -198,7 +198,7 @@ class Cluster:
         return allocation
 
     def release(self, allocation: Allocation, *partitions: str) -> None:
-        """Release nodes, those of some partitions or all; a pending request is cancelled."""
+        """Release the nodes of some partitions, or all nodes; cancel a pending request."""
         if not allocation.started:
             self._withdraw(allocation)
             self._schedule()
@@ -234,7 +234,7 @@ class Cluster:
         self._schedule()
 
     def _schedule(self) -> None:
-        """Schedule the next pass of each kind, after all other events of its instant."""
+        """Schedule the next pass of each kind, after all other events of the same time."""
         if not self._pending:
             return
         queue, backfill = (
@@ -244,12 +244,12 @@ class Cluster:
         if self._pass is None:
             self._pass = _Pass(self._env, self._pass_of_queue, self._until(queue))
         if 0 < backfill < math.inf and self._backfilling is None:
-            # in Slurm, passes of both kinds are independent: here they get different times
+            # in Slurm, both kinds of passes are independent, so they get different times here
             delay = self._until(backfill, backfill / 2)
             self._backfilling = _Pass(self._env, self._pass_of_backfilling, delay)
 
     def _until(self, interval: float, first: float = 0.0) -> float:
-        """Return the time to the next pass, given the interval between passes; 0: now."""
+        """Return the time to the next pass; 0, without an interval, means now."""
         return interval - (self._env.now - first) % interval if interval else 0.0
 
     def _pass_of_queue(self, _: simpy.Event) -> None:
@@ -261,12 +261,12 @@ class Cluster:
         self._start_all(backfill=True)
 
     def _start_all(self, *, backfill: bool) -> None:
-        """Start what can start, in the order of submission.
+        """Start the requests that can start, in the order of submission.
 
         A size that does not fit is skipped for the rest of the pass, since a pass frees no
-        nodes: so the time of a pass does not grow with the number of equal requests.
+        nodes: so the run time of a pass does not grow with the number of equal requests.
 
-        :param backfill: whether requests may overtake one that cannot start
+        :param backfill: whether requests may overtake a request that cannot start
         """
         blocked: dict[str, Allocation] = {}
         reservations: dict[int, _Reservation] = {}
@@ -321,7 +321,7 @@ class Cluster:
         blocked: Mapping[str, Allocation],
         reservations: dict[int, _Reservation],
     ) -> bool:
-        """Return whether a fitting request delays no reservation; use their free nodes."""
+        """Return whether a fitting request delays no reservation; if so, use spare nodes."""
         ends = self._env.now + request.seconds
         spares = []
         for name, nodes in request.nodes.items():
@@ -340,6 +340,7 @@ class Cluster:
         return True
 
     def _reserve(self, first: Allocation) -> _Reservation:
+        """Compute when a blocked request can start, and which nodes it leaves free."""
         at = self._env.now
         wanted = {
             name: nodes
@@ -361,6 +362,7 @@ class Cluster:
         return _Reservation(at, spare)
 
     def _start(self, allocation: Allocation, blocked: Container[str]) -> None:
+        """Grant a request, with additional nodes only in partitions that are not blocked."""
         allocation.since = self._env.now
         allocation.ends = allocation.since + allocation.seconds
         for name, least in allocation.nodes.items():

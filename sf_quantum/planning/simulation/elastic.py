@@ -1,4 +1,4 @@
-"""Simulates the allocations that ``elastic`` holds, with the rules of ``sfq.slurm`` itself."""
+"""Simulates the allocations that ``elastic`` holds, with the rules that ``sfq.slurm`` uses."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class ElasticAllocations:
     """The allocations of an application for tasks of one partition and size.
 
     After every event, :meth:`_balance` adjusts the allocations to the demand. The time limit
-    of an allocation is the user's estimate for the application. After it, the allocation is
-    released as soon as it is idle: applications that wait for each other's idle nodes get
-    them then. The forecast uses observations from earlier runs of the same application.
+    of an allocation is the user's estimate for the application. After this time, the
+    allocation is released as soon as it is idle, so that applications never wait forever for
+    each other's idle nodes. The forecast uses observations from earlier runs of the same
+    application.
 
     :param task: any of the tasks
     """
@@ -43,15 +44,15 @@ class ElasticAllocations:
         self._estimate = application.estimate()
         self._pool: ElasticPool[Allocation] = ElasticPool(settings)
         self._forecast = self._pool.forecast
-        self._of = application.name, task.partition, task.nodes, task.least
-        if settings.ahead and self._of in site.forecasts:
-            self._forecast.learn(site.forecasts[self._of])
+        self._forecast_key = application.name, task.partition, task.nodes, task.least
+        if settings.ahead and self._forecast_key in site.forecasts:
+            self._forecast.learn(site.forecasts[self._forecast_key])
         # the grants that tasks wait for, and the start of each wait
         self._wanted: deque[tuple[simpy.Event, float]] = deque()
         # pending requests; the only key is None, for requests without a dependency
         self._requests: dict[str | None, list[simpy.Process]] = {}
         # busy allocations that have reached their time limit
-        self._over: set[Allocation] = set()
+        self._past_limit: set[Allocation] = set()
         self._timer_at = math.inf
         self._closed = False
 
@@ -67,7 +68,7 @@ class ElasticAllocations:
         self._pool.job_began(allocation, step, env.now)
         yield env.timeout(self._site.resume_seconds())
         yield from self._site.compute(task, allocation, self._outcome)
-        if allocation in self._over:
+        if allocation in self._past_limit:
             self._give_back(allocation)
         else:
             self._pool.make_free(allocation, env.now)
@@ -91,9 +92,10 @@ class ElasticAllocations:
         self._balance()
 
     def close(self) -> None:
+        """Withdraw requests, release allocations, and keep the forecast for later runs."""
         self._closed = True
         self._forecast.stop_counting()
-        self._site.forecasts[self._of] = self._forecast
+        self._site.forecasts[self._forecast_key] = self._forecast
         for requests in self._requests.values():
             for request in requests:
                 request.interrupt()
@@ -106,7 +108,7 @@ class ElasticAllocations:
 
     def _reach_limit(self, allocation: Allocation) -> None:
         if allocation in self._pool.busy:
-            self._over.add(allocation)
+            self._past_limit.add(allocation)
         elif allocation in self._pool.free and not self._closed:
             self._give_back(allocation)
             self._balance()
@@ -128,7 +130,7 @@ class ElasticAllocations:
             self._requests,
             len(self._wanted),
             due,
-            lambda _: self._site.env.process(self._take()),
+            lambda _: self._site.env.process(self._request_allocation()),
             simpy.Process.interrupt,
         )
         self._set_timer(now)
@@ -139,15 +141,15 @@ class ElasticAllocations:
             self._timer_at = change
             if change < math.inf:
                 timer = self._site.env.timeout(change - now, change)
-                timer.callbacks.append(self._change)
+                timer.callbacks.append(self._on_timer)
 
-    def _change(self, timer: simpy.Event) -> None:
+    def _on_timer(self, timer: simpy.Event) -> None:
         # the timer may have been set to another time meanwhile
         if timer.value == self._timer_at:
             self._timer_at = math.inf
             self._balance()
 
-    def _take(self) -> Process:
+    def _request_allocation(self) -> Process:
         """Request one allocation; after ``patience`` seconds, accept fewer nodes."""
         env, cluster, task = self._site.env, self._site.cluster, self._task
         patience = self._pool.settings.patience

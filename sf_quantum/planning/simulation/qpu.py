@@ -1,4 +1,4 @@
-"""A QPU service on a virtual clock: the service's own policies, and a model of its device."""
+"""A QPU service on a virtual clock: the service's real policies, and a model of the device."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sf_quantum.service.scheduling.policies import make
 from sf_quantum.service.scheduling.work import PendingJob
 
 Process: TypeAlias = Generator[simpy.Event, None, None]
+# class of requests without a class, the service's default
 _DEFAULT: UserClass = "development"
 
 
@@ -25,8 +26,8 @@ _DEFAULT: UserClass = "development"
 class Window:
     """A maintenance window, in which no job runs.
 
-    :param every_seconds: time from the beginning of one window to that of the next;
-        infinite: there is one window
+    :param every_seconds: time from the beginning of one window to the beginning of the next;
+        infinite for a single window
     """
 
     at_seconds: float
@@ -34,7 +35,7 @@ class Window:
     every_seconds: float = math.inf
 
     def begins(self, now: float) -> float:
-        """Return the beginning of the current window, or of the next one."""
+        """Return the beginning of the current window, or else of the next window."""
         if now < self.at_seconds + self.seconds:
             return self.at_seconds
         if math.isinf(self.every_seconds):
@@ -48,10 +49,10 @@ class Window:
 class Device:
     """The times at which a device runs no jobs, in seconds.
 
-    :param calibration_every: time from the end of one calibration to the beginning of
-        the next, which waits for the end of a job
-    :param between_failures: mean of the exponentially distributed times between
-        failures; a failure interrupts a job, which is then pending again
+    :param calibration_every: time from the end of one calibration to the beginning of the
+        next; a calibration begins only after a running job has ended
+    :param between_failures: mean of the exponentially distributed times between failures; a
+        failure interrupts the running job, which is then pending again
     """
 
     calibration_every: float = math.inf
@@ -75,9 +76,9 @@ class _WaitingRequest:
 
 @dataclass
 class QpuUsage:
-    """How the device spent its time, in seconds.
+    """The device's use of time, in seconds.
 
-    :param busy: time with jobs, interrupted attempts included
+    :param busy: time with jobs, including interrupted attempts
     :param lost: time in interrupted attempts
     :param gaps: length of each idle time between two attempts
     """
@@ -88,15 +89,15 @@ class QpuUsage:
     last_end: float | None = None
 
     def forget_gaps(self) -> None:
-        """Forget the gaps so far, as after a warm-up."""
+        """Forget the gaps so far, for example after a warm-up."""
         self.gaps.clear()
         self.last_end = None
 
 
 class QpuService:
-    """A QPU with its job queue and its leases, both ordered by the service's policy.
+    """A QPU with its job queue and lease queue, both ordered by the service's policy.
 
-    :param vqpus: leases that may be held at once
+    :param vqpus: number of leases that may be held at the same time
     :param seed: seed of the device's failures
     """
 
@@ -176,11 +177,12 @@ class QpuService:
         return done
 
     def busy_seconds(self) -> float:
-        """Return the time in which the device ran jobs until now."""
+        """Return the total time in which the device has run jobs."""
         running = self._env.now - self._began if self._on_device else 0.0
         return self.usage.busy + running
 
     def _grant(self) -> None:
+        """Grant leases to waiting requests while vQPUs are free."""
         while self._waiting and len(self._held) < self._vqpus:
             rank = self._waiting[0].rank
             first = [waiting for waiting in self._waiting if waiting.rank == rank]
@@ -208,7 +210,7 @@ class QpuService:
             self._wake.succeed()
 
     def _work(self) -> Process:
-        """Run the jobs, one at a time."""
+        """Run the pending jobs, one at a time."""
         device, calibrated = self._device, self._env.now
         while True:
             if self._env.now >= calibrated + device.calibration_every:

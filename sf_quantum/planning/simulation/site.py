@@ -1,4 +1,4 @@
-"""A site as strategies see it: its cluster, its QPUs, and the overheads of its software."""
+"""The site in which strategies run: a cluster, QPUs, and the overheads of software."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sf_quantum.validation import Section
 
 
 class Overheads(Section):
-    """Time that StreamFlow and Slurm add to computation and queues, in seconds.
+    """Times that StreamFlow and Slurm add to computation and waits, in seconds.
 
     The defaults of ``step_seconds`` and ``job_seconds`` add up to the extra time of a step
     in a workflow, compared with a monolithic program, in table II of Rocco et al. (QCE
@@ -36,11 +36,11 @@ class Overheads(Section):
         of the next
     :param job_seconds: time that Slurm takes to submit, start and end a job, without
         the wait for nodes
-    :param resume_seconds: time to start a job in an allocation that is held already
+    :param resume_seconds: time to start a job in an allocation that is already held
     :param job_held_seconds: the part of ``job_seconds`` in which the job of a step has
         its nodes
     :param allocation_seconds: time that Slurm takes to submit and start an allocation
-        for several jobs, without the wait for nodes; ``None``: ``job_seconds``
+        for several jobs, without the wait for nodes; by default ``job_seconds``
     :param allocation_held_seconds: the part of ``allocation_seconds`` in which the
         allocation has its nodes
     :param step_spread: standard deviation of ``step_seconds``, relative to its mean
@@ -60,7 +60,7 @@ class Overheads(Section):
 
 
 class Queue(NamedTuple):
-    """The time for which requests are pending because of jobs that are not simulated.
+    """The wait of requests because of jobs that are not simulated.
 
     :param spread: standard deviation relative to the mean
     """
@@ -69,7 +69,7 @@ class Queue(NamedTuple):
     spread: float
 
 
-#: name of an application; partition, nodes and least nodes of its tasks
+#: name of an application, and partition, nodes and least nodes of its tasks
 Tasks: TypeAlias = tuple[str, str, int, int]
 
 
@@ -84,8 +84,8 @@ class Site:
 
     :param queues: wait for nodes because of jobs that are not simulated, by partition
     :param draws: random numbers for the overheads and the queues
-    :param rooms: one slot for each job that may run at the same time, by partition;
-        without the partitions that have no bound
+    :param rooms: one slot for each job that may run at the same time, by partition; only for
+        partitions with such a limit
     :param forecasts: observations from ended runs, the latest of each application
     """
 
@@ -104,7 +104,7 @@ class Site:
         return draw(self.draws, overheads.step_seconds, overheads.step_spread)
 
     def job_seconds(self, *partitions: str) -> tuple[float, float]:
-        """Draw the time of a step's Slurm job apart from its work and the simulated queue.
+        """Draw the overhead of a step's Slurm job, without its work and its simulated wait.
 
         :param partitions: partitions in which the job requests nodes
         :returns: seconds before the job requests the nodes, and seconds for which it has
@@ -116,7 +116,7 @@ class Site:
         )
 
     def allocation_seconds(self, *partitions: str) -> tuple[float, float]:
-        """Draw the time of an allocation for several jobs, as :meth:`job_seconds`."""
+        """Draw the overhead of an allocation for several jobs; see :meth:`job_seconds`."""
         overheads = self.overheads
         seconds = overheads.allocation_seconds
         return self._divided(
@@ -143,12 +143,12 @@ class Site:
         return draw(self.draws, overheads.resume_seconds, overheads.resume_spread)
 
     def in_turn(self, partition: str | None, work: Process) -> Process:
-        """Do the work of a job once the partition's bound on jobs allows it."""
-        room = None if partition is None else self.rooms.get(partition)
-        if room is None:
+        """Do the work of a job once the partition's limit on jobs allows the job."""
+        slots = None if partition is None else self.rooms.get(partition)
+        if slots is None:
             yield from work
             return
-        with room.request() as turn:
+        with slots.request() as turn:
             yield turn
             yield from work
 
@@ -185,7 +185,7 @@ class Site:
 
         The client runs on the driver's host, or on nodes that are requested first.
 
-        :param began: function that is called when the client has its nodes, or on the
+        :param began: function that is called when the client has its nodes or, on the
             driver's host, its lease
         """
         if step.partition is None:

@@ -1,4 +1,4 @@
-"""The allocation strategies: what a hybrid application holds, and when."""
+"""The allocation strategies: which resources a hybrid application holds, and when."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from sf_quantum.validation import Section
 
 
 class _Strategy(Section):
-    """How an application gets its nodes and its QPUs.
+    """The way in which an application gets its nodes and QPUs.
 
     :param type: name of the strategy
-    :param vqpus: leases that each QPU grants at the same time, instead of the QPU's own
-        number
+    :param vqpus: number of leases that each QPU grants at the same time, instead of the
+        QPU's ``vqpus``
     """
 
     vqpus: Count | None = None
@@ -43,7 +43,7 @@ class _Strategy(Section):
 
     @abstractmethod
     def _label(self) -> str:
-        """Name the strategy and its own options."""
+        """Return the name of the strategy, with its options."""
 
     def holds(self, application: Application) -> Mapping[str, int]:
         """Return, by partition, the nodes that must be free at the same time."""
@@ -211,14 +211,14 @@ class PerStep(_Strategy):
 class Elastic(_Strategy):
     """Allocations are kept from job to job; quantum steps are separate Slurm jobs.
 
-    The keys are those of ``allocation:`` of ``sfq.slurm``.
+    The keys are the same as in ``allocation:`` of ``sfq.slurm``.
 
-    :param keep: allocations that are kept even if they are idle
-    :param max: allocations that are held at most; ``None``: as many as there are tasks
+    :param keep: number of allocations that are kept even if they are idle
+    :param max: maximum number of allocations; by default the number of tasks
     :param idle: seconds after which an idle allocation is released
     :param patience: seconds after which fewer nodes are accepted
     :param ahead: whether nodes for the next step are requested while a quantum step runs
-    :param urgency: how many idle node-seconds a second of waiting is worth, with ``ahead``
+    :param urgency: number of idle node-seconds that equal a second of waiting, with ``ahead``
     """
 
     type: Literal["elastic"] = "elastic"
@@ -269,6 +269,8 @@ class Elastic(_Strategy):
         application: Application,
         outcome: Outcome,
     ) -> Process:
+        """Run a quantum step; allocations adjust at its start, its lease and its end."""
+
         def begins() -> None:
             for held in allocations:
                 held.quantum_step_begins(step.name)
@@ -285,7 +287,7 @@ _Size: TypeAlias = tuple[str, int, int]
 
 
 def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
-    """Return by QPU the partition of its clients, and the nodes of the largest client."""
+    """Return, by QPU, the partition of its clients, and the nodes of the largest client."""
     clients: dict[str, tuple[str | None, int]] = {}
     for step in application.quantum_steps():
         _, nodes = clients.get(step.qpu, (None, 0))
@@ -294,7 +296,7 @@ def _clients(application: Application) -> dict[str, tuple[str | None, int]]:
 
 
 def _in_turn(site: Site, step: ClassicalStep, jobs: Sequence[Process]) -> list[Process]:
-    """Return the jobs of a step's tasks, each held back by its partition's job limit."""
+    """Return the jobs of a step's tasks, each subject to its partition's job limit."""
     pairs = zip(step.tasks, jobs, strict=True)
     return [site.in_turn(task.partition, job) for task, job in pairs]
 

@@ -1,4 +1,4 @@
-"""The wait for processors of a partition, predicted from the jobs that are in its queue."""
+"""The wait for processors of a partition, predicted from the jobs in its queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import simpy
 from sf_quantum.planning.simulation.cluster import Allocation, Cluster, Usage
 from sf_quantum.planning.simulation.qpu import Process
 
-# time limits are this many times the run times, as with the ``margin`` of workload files
+# assumed ratio of time limits to run times, like the ``margin`` of workload files
 MARGIN = 2.0
 #: longest wait that is predicted
 HORIZON_SECONDS = 7 * 86400.0
@@ -25,7 +25,7 @@ class QueuedJob:
     """A job that runs or is pending.
 
     :param processors: number of processors that the job holds or requests
-    :param limit_seconds: time limit, or for a running job the time left of it
+    :param limit_seconds: time limit; for a running job, the remaining time of its limit
     """
 
     processors: int
@@ -41,20 +41,20 @@ def predicted_wait(
     """Predict for how many seconds a job would be pending if it were submitted now.
 
     The queue is FIFO with EASY backfilling by time limits. Jobs run for 1 / :data:`MARGIN` of
-    their limits, or of the time left of them. Later submissions are not considered.
+    their limits or remaining limits. Later submissions are not considered.
 
     :param free: processors that no job holds
     :param pending: pending jobs, in the order in which Slurm considers them
     :returns: the wait, at most :data:`HORIZON_SECONDS`
     """
-    there = free + sum(one.processors for one in running)
-    if job.processors > there:
+    processors = free + sum(one.processors for one in running)
+    if job.processors > processors:
         return HORIZON_SECONDS
     env = simpy.Environment()
-    cluster = Cluster(env, {_PARTITION: there})
+    cluster = Cluster(env, {_PARTITION: processors})
 
     def submit(one: QueuedJob) -> Allocation:
-        # a job beyond its limit ends at any moment
+        # a job that has exceeded its limit may end at any moment
         limit = min(max(one.limit_seconds, _SOON_SECONDS), MARGIN * HORIZON_SECONDS)
         allocation = cluster.request({_PARTITION: one.processors}, limit, Usage())
         env.process(run(allocation, limit / MARGIN))
@@ -70,7 +70,7 @@ def predicted_wait(
     # running jobs have their processors before another job is considered
     env.run(until=_SUBMITTED_SECONDS)
     for one in pending:
-        if one.processors <= there:
+        if one.processors <= processors:
             submit(one)
     env.run(until=submit(job).granted | env.timeout(HORIZON_SECONDS))
     return max(0.0, env.now - _SUBMITTED_SECONDS)

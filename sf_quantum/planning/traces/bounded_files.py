@@ -1,4 +1,4 @@
-"""Opens files with traces, within bounds for damaged ones; the formats parse their lines."""
+"""Opens files with traces, with limits on damaged files; the formats parse the lines."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read(
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a trace; a damaged or a huge trace has too many.
+    """Yield the lines of a trace; reject damaged and huge traces.
 
     :raises ValueError: if there are more than :data:`MOST_LINES`, or a line is too long
     """

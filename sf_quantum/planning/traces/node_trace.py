@@ -1,4 +1,4 @@
-"""Recorded jobs on nodes, and the number of jobs that had to be left out."""
+"""Recorded jobs on nodes, and the numbers of jobs that had to be left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class NodeJob(NamedTuple):
-    """A job on nodes; times are in seconds, submission since the trace's start.
+    """A job on nodes; times are in seconds, the submission from the trace's start.
 
     :param nodes: number of nodes by partition; a heterogeneous job gets all its nodes at
         the same time

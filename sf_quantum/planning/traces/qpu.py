@@ -1,4 +1,4 @@
-"""The trace format for QPU jobs: CSV below a header, described in docs/reference/traces.md.
+"""The trace format for QPU jobs: a header and CSV, described in docs/reference/traces.md.
 
 ``sfq usage --trace`` writes the format, and ``sfq plan`` reads it.
 """
@@ -38,13 +38,13 @@ class QpuJob(NamedTuple):
     """A job that has ended; the fields are the columns, and ``None`` is an empty cell.
 
     :param shots: number of shots of each circuit, sequence or BQM
-    :param submitted: seconds since the epoch or since the first submission, as the
-        header says
+    :param submitted: seconds since the epoch or since the first submission, according to the
+        header
     :param started: start of the attempt that ended the job
     :param attempts: number of starts, including those of interrupted attempts
     :param qpu_seconds: QPU time of the attempt that ended the job, as billed or
         modelled
-    :param device_seconds: time for which that attempt occupied the device
+    :param device_seconds: time for which this last attempt occupied the device
     :param lost_qpu_seconds: QPU time of the interrupted attempts
     """
 
@@ -120,7 +120,7 @@ def anonymised(trace: QpuTrace) -> QpuTrace:
 
 
 def write(path: Path, trace: QpuTrace) -> None:
-    """Write a trace, which replaces the file only when the trace is complete.
+    """Write a trace; an existing file is replaced only when the trace is complete.
 
     :raises InputError: if the folder is missing or not writable, or the disk is full
     """
@@ -259,7 +259,7 @@ class QpuLoad:
 
 
 def load(trace: QpuTrace, qpu: str, from_seconds: float) -> QpuLoad:
-    """Take the jobs of a trace from a time on, which counts from the first submission."""
+    """Select the jobs of a trace from a time on, in seconds after the first submission."""
     begin = trace.jobs[0].submitted + from_seconds if trace.jobs else 0.0
     alone = itertools.count()
     leases: dict[str | int, list[QpuJob]] = {}

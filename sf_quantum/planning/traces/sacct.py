@@ -1,16 +1,16 @@
-"""Jobs of a cluster as Slurm's ``sacct --parsable2`` prints them.
+"""Jobs of a cluster, from the output of Slurm's ``sacct --parsable2``.
 
 A record is complete once it has an end. For a requeued job, ``--duplicates`` prints a record
-for each run, and each run held nodes; a job that was cancelled before it started held none. For
-a resized job, ``--duplicates`` prints a record for each size; its submission is the change of
-size, and its run time is counted from the job's start. The elements of an array are jobs; the
-components of a heterogeneous job, such as ``7+0`` and ``7+1``, are one request; steps are parts
-of their jobs. A job that is held, or that waits for other jobs, is in the queue from the time
-when it is eligible.
+for each run, and each run held nodes; a job that was cancelled before its start held no nodes.
+For a resized job, ``--duplicates`` prints a record for each size; its submission is the change
+of size, and its run time is counted from the job's start. The elements of an array are jobs;
+the components of a heterogeneous job, such as ``7+0`` and ``7+1``, are one request; steps are
+parts of their jobs. A job that was held, or that waited for other jobs, is in the queue from
+the time when it was eligible.
 
 ``sacct --starttime`` prints the jobs that ended after a time, so a trace is complete from the
 first end on. Jobs that were pending or running at the first end are in the queue from the
-beginning; those that were running run for the rest of their time.
+beginning; the running jobs run for the rest of their time.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 from sf_quantum.slurm.accounting import TRACE_FIELDS, TRACE_OPTIONAL
 from sf_quantum.slurm.counts import count
 
-#: the fields that are read; the last two may be missing, and there may be other fields
+#: the fields that are read; the last two may be missing, and the file may have other fields
 FIELDS = (*TRACE_FIELDS, *TRACE_OPTIONAL)
 COMMAND = f"sacct --parsable2 --format={','.join(FIELDS)}"
-# With more digits, as of SLURM_TIME_FORMAT=%Y%m%d%H%M%S, differences are not seconds.
+# With more digits, for example from SLURM_TIME_FORMAT=%Y%m%d%H%M%S, the number is not seconds.
 _SECONDS = re.compile(r"\d{1,11}", re.ASCII)
 # run time that Slurm's backfilling assumes for a job without a time limit
 _YEAR = 365 * 86400.0
-# Texts that are read as no time limit; sacct does not print the limit of a partition.
+# Texts that mean no time limit here; sacct does not print the limit of a partition.
 _UNLIMITED = ("UNLIMITED", "Partition_Limit")
 # Resolution of the times that Slurm prints.
 _RESOLUTION_SECONDS = 1.0
@@ -66,7 +66,7 @@ def read(path: Path, partitions: Mapping[str, int], partition: str | None) -> No
     """Read the output of ``sacct``; the first end of a job is at time 0.
 
     :param partitions: nodes by partition; larger jobs are left out
-    :param partition: partition on which all jobs run; ``None``: each job runs on the
+    :param partition: partition in which all jobs run; with ``None``, each job runs in the
         partition that it names, and jobs of other partitions are left out
     :raises InputError: if the file cannot be read, or no job is left
     """
@@ -98,7 +98,7 @@ def parse(
         if isinstance(record, str):
             parsed.left_out[record] += 1
         elif (key := (record.job, record.submitted, record.ended)) in read_before:
-            # outputs for successive periods both have the jobs that ran in between
+            # outputs of two successive periods both contain jobs that ran across the border
             parsed.left_out["printed twice"] += 1
         elif record.partition not in partitions:
             parsed.left_out["in partitions that the workload does not have"] += 1
@@ -123,7 +123,7 @@ def parse(
 def _record(
     words: Sequence[str], names: Sequence[str], partition: str | None
 ) -> _Record | str | None:
-    """Return the record of a line, or why it is left out; ``None`` if it is not a job's."""
+    """Return a line's record, or why it is left out; ``None`` if the line is not of a job."""
     if not any(words):
         return None
     if len(words) != len(names):
@@ -159,7 +159,7 @@ def _record(
 
 
 def _job(components: Sequence[_Record], begin: float) -> NodeJob:
-    """Make a job of the components of a request, without the part before ``begin``."""
+    """Make a job from the components of a request, without the time before ``begin``."""
     ran = max(0.0, begin - _started(components))
     seconds = max(_RESOLUTION_SECONDS, _seconds(components) - ran)
     estimate = max(one.estimate for one in components) - ran
@@ -172,7 +172,7 @@ def _job(components: Sequence[_Record], begin: float) -> NodeJob:
 
 
 def _queued(components: Sequence[_Record]) -> float:
-    """Return when all components are eligible, since they are granted at the same time."""
+    """Return when all components are eligible, since all are granted at the same time."""
     return max(one.queued for one in components)
 
 
@@ -205,7 +205,7 @@ def _too_large(
 
 
 def _time(text: str) -> float | None:
-    """Read seconds since the epoch, or a local time as ``sacct`` prints it.
+    """Read seconds since the epoch, or a local time in the format of ``sacct``.
 
     :returns: NaN for a local time that the end of summer time repeats
     """

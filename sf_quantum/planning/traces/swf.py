@@ -17,17 +17,17 @@ from sf_quantum.planning.traces import bounded_files
 from sf_quantum.planning.traces.node_trace import NodeJob, NodeTrace
 
 COLUMNS = 18
-# a header with more processors per node is damaged
+# maximum processors per node; a header with more is damaged
 _MOST_PER_NODE = 1_000_000
-# statuses of the parts of a checkpointed job, whose first line describes the whole job
+# statuses of the parts of a checkpointed job, which its first line describes as a whole
 _PARTS = (2, 3, 4)
 _LABEL = re.compile(r";\s*([A-Za-z]+)\s*:\s*(.*)")
 
 
 def read(path: Path, partition: str, nodes: int) -> NodeTrace:
-    """Read a trace for a partition; its first job that is not left out is submitted at 0.
+    """Read a trace for a partition; the first job that is kept is submitted at time 0.
 
-    In the file, this job may be later, if the trace was cut or counts from another time.
+    In the file, its time may be later, if the trace was cut or counts from another time.
 
     :param nodes: number of nodes of the partition; larger jobs are left out
     :raises InputError: if the file cannot be read, or no job is left

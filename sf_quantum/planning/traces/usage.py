@@ -1,4 +1,4 @@
-"""Load of a QPU from a report of its service, as ``sfq usage --json`` prints it."""
+"""Load of a QPU, from its service's report in the format of ``sfq usage --json``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def read(path: Path, qpu: str, spread: float) -> list[BackgroundQuantum]:
     The times of interrupted attempts are included, so the load is the same as reported.
 
     :param spread: standard deviation of the times, relative to their mean
-    :raises InputError: if the file is not such a report, or has no start or no such row
+    :raises InputError: if the file is not such a report, or has no start, or no row in which
+        jobs occupied the device
     """
     content = read_json(path, "usage report")
     try:

@@ -1,6 +1,6 @@
-"""Workloads, as files describe them.
+"""Workloads, from workload files or StreamFlow files.
 
 ``workload`` defines the keys of a workload file, and ``quantities`` the bounds of its numbers.
-``reading`` reads the file, and the recorded loads that it names with the modules of
-``planning/traces``. ``streamflow_workload`` makes a workload from a StreamFlow file.
+``reading`` reads the file and, with the modules of ``planning/traces``, the recorded loads
+that the file names. ``streamflow_workload`` makes a workload from a StreamFlow file.
 """

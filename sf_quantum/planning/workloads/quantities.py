@@ -6,10 +6,10 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, Field
 
-# some 30 years; a clock in floating point still resolves a microsecond then
+# about 30 years, after which a floating-point clock still resolves a microsecond
 LONGEST_SECONDS = 1e9
-#: largest number of tasks and QPU jobs of all applications of a workload, and of jobs of
-#: others in a repetition
+#: maximum number of tasks and QPU jobs of all applications of a workload, and maximum number
+#: of others' jobs in a repetition
 MOST_JOBS = 1_000_000
 _SHORTEST_INTERVAL = 0.1
 
@@ -17,7 +17,7 @@ Count: TypeAlias = Annotated[int, Field(ge=1, le=MOST_JOBS)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
 #: Time that an activity takes, in seconds.
 Duration: TypeAlias = Annotated[float, Field(ge=1e-9, le=LONGEST_SECONDS)]
-#: Time between two events of a repeated kind, in seconds.
+#: Time between two occurrences of a repeated event, in seconds.
 Period: TypeAlias = Annotated[float, Field(ge=1, le=LONGEST_SECONDS)]
 #: standard deviation relative to the mean
 Spread: TypeAlias = Annotated[float, Field(ge=0, le=1000)]
@@ -34,7 +34,7 @@ def _interval(seconds: float) -> float:
     return seconds
 
 
-#: Time between passes of a scheduler; 0: whenever something happens; infinite: none.
+#: Time between passes of a scheduler; 0 for a pass after every event, infinite for no passes.
 Interval: TypeAlias = Annotated[
     float, Field(ge=0, allow_inf_nan=True), AfterValidator(_interval)
 ]

@@ -40,8 +40,8 @@ from sf_quantum.validation import (
 def load(path: Path) -> Workload:
     """Read and check a workload file.
 
-    :raises InputError: if there is no such file, or it is not YAML
-    :raises ValidationErrors: if the content is invalid; it lists all errors, each with
+    :raises InputError: if the file does not exist, or is not YAML
+    :raises ValidationErrors: if the content is invalid; the error lists all errors, each with
         its key
     """
     return checked(yaml.read(path, "workload"), path)
@@ -51,13 +51,13 @@ def checked(content: JSON, path: Path) -> Workload:
     """Check the content of a workload file.
 
     :param path: name of the file, for messages
-    :raises ValidationErrors: if the content is invalid; it lists all errors, each with
+    :raises ValidationErrors: if the content is invalid; the error lists all errors, each with
         its key
     """
 
     def name(key: KeyPath, value: JSON) -> str:
         shown = "" if value is None or isinstance(value, dict | list) else f" {value!r}"
-        # a strategy's errors have its type in their paths
+        # the path of an error in a strategy contains the strategy's type
         if key[:1] == ("strategies",) and len(key) > 2:
             key = (*key[:2], *key[3:])
         return f"{path}: {dotted(key)}{shown}" if key else str(path)
@@ -143,7 +143,7 @@ def _leave_out_endless(trace: QpuTrace, qpu: Qpu, name: str) -> None:
 
 
 def _with_usage(workload: Workload, path: Path) -> Workload:
-    """Add the load of reports to the load in the file.
+    """Add the load from reports to the load in the file.
 
     :raises InputError: if a report cannot be read, or has jobs that would hardly ever end
     """
@@ -161,7 +161,7 @@ def _with_usage(workload: Workload, path: Path) -> Workload:
 
 
 def conflicts(workload: Workload) -> Iterator[_Conflict]:
-    """Find the conflicts in a workload that was made from a file: key, value and reason."""
+    """Find conflicts in a modified workload; yield key, value and reason of each."""
     yield from _conflicts(workload)
     yield from _loads(workload)
 
@@ -312,9 +312,9 @@ def _classical_conflicts(workload: Workload, phase: Phase) -> Iterator[_Conflict
     elif phase.seconds is None:
         yield ("seconds",), None, "missing"
     partition = phase.partition or workload.first_partition
-    there = workload.partitions[partition].nodes
-    if phase.nodes > there:
-        yield ("nodes",), phase.nodes, f"partition {partition} has {there}"
+    available = workload.partitions[partition].nodes
+    if phase.nodes > available:
+        yield ("nodes",), phase.nodes, f"partition {partition} has {available}"
     if (phase.least or 1) > phase.nodes:
         yield ("least",), phase.least, f"more than nodes, {phase.nodes}"
 
@@ -356,11 +356,11 @@ def _job_sizes(workload: Workload) -> Iterator[_Conflict]:
     background = workload.background or Background()
     for index, jobs in enumerate(background.jobs):
         partition = jobs.partition or workload.first_partition
-        there, most = workload.partitions[partition].nodes, jobs.most_nodes
+        available, most = workload.partitions[partition].nodes, jobs.most_nodes
         key = "nodes" if most is None else "most_nodes"
         nodes = jobs.nodes if most is None else most
-        if nodes > there:
-            why = f"partition {partition} has {there}"
+        if nodes > available:
+            why = f"partition {partition} has {available}"
             yield ("background", "jobs", index, key), nodes, why
         if most is not None and most < jobs.nodes:
             why = f"fewer than nodes, {jobs.nodes}"
@@ -375,7 +375,7 @@ def _job_sizes(workload: Workload) -> Iterator[_Conflict]:
 def _loads(workload: Workload) -> Iterator[_Conflict]:
     """Find load that exceeds the nodes or QPUs, so that queues would grow without limit.
 
-    Runs of applications that are submitted at the same time are excluded: they end.
+    Runs of applications that are all submitted at the same time are excluded: they end.
     """
     background = workload.background or Background()
     for name, partition in workload.partitions.items():

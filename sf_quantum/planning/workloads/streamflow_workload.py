@@ -1,4 +1,4 @@
-"""A workload from the steps, the bindings and the ``allocation:`` of a StreamFlow file."""
+"""A workload made from the steps, bindings and ``allocation:`` of a StreamFlow file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sf_quantum.slurm.components import Component
 from sf_quantum.structs import WrongValue, expected
 from sf_quantum.validation import ValidationErrors, dotted, validated
 
-#: assumed durations of steps that are in no journal
+#: assumed durations of steps that no journal contains
 CLASSICAL_SECONDS = 300.0
 QPU_SECONDS = 60.0
 _SLURM = "sfq.slurm"
@@ -88,6 +88,7 @@ class _Allocation:
 
 
 def _allocation(value: JSON) -> _Allocation:
+    """Read a value of ``allocation:``."""
     options = {"strategy": value} if isinstance(value, str) else mapping(value)
     match options.get("strategy"):
         case "per-step":
@@ -162,16 +163,16 @@ class _File:
 class WorkflowPlan:
     """The workload of a StreamFlow file, and the values for the lines of a strategy.
 
-    :param workload: the content of a workload file
-    :param current: strategy of the file; if its services have several strategies, that of the
-        first classical step (or of the first step, if none is classical)
+    :param workload: content of a workload file
+    :param current: strategy of the file; if its services have several strategies, the strategy
+        of the first classical step (or of the first step, if none is classical)
     :param deployment: deployment of most steps on Slurm; its ``allocation:`` is the strategy
     :param reserved: number of components of each service that ``reserved`` requests
-    :param last_quantum: last quantum step on Slurm, and how often it runs; ``None`` if there
-        is no such step
+    :param last_quantum: last quantum step on Slurm, and the number of its runs; ``None``
+        without such a step
     :param overridden_by: services whose own ``allocation:`` overrides the deployment's
-    :param assumed: values that are neither in the file nor in its journals
-    :param left_out: strategies that the site cannot grant, and why
+    :param assumed: values that neither the file nor its journals contain
+    :param left_out: reasons why the site cannot grant some strategies, by name
     :param site: number of nodes of each partition whose size is known
     :param is_mixed: whether the services have different values of ``allocation:``
     """
@@ -204,7 +205,7 @@ class WorkflowPlan:
         return "per-step"
 
     def lines(self, strategy: Strategy) -> list[str]:
-        """Return the lines to write into the StreamFlow file so that it follows a strategy."""
+        """Return the lines with which the StreamFlow file follows a strategy."""
         if strategy == self.current and not self.is_mixed:
             return [f"# deployment {self.deployment} has it already"]
         text = [
@@ -247,12 +248,12 @@ class StreamFlowFile:
 
     @property
     def is_here(self) -> bool:
-        """Whether all ``sfq.slurm`` deployments of its steps use the Slurm of this host."""
+        """Whether all ``sfq.slurm`` deployments of the steps use the Slurm of this host."""
         used = {target.deployment for _, target in self._bound_steps()}
         slurm = [
-            one
+            deployment
             for name in used
-            if isinstance(one := self._deployments.get(name), _SlurmDeployment)
+            if isinstance(deployment := self._deployments.get(name), _SlurmDeployment)
         ]
         return bool(slurm) and all(map(self._wraps_this_host, slurm))
 
@@ -334,15 +335,15 @@ class StreamFlowFile:
                 yield binding.step, binding.target
 
     def _service(self, target: _Target) -> _Service | None:
-        """Return the ``sfq.slurm`` service that a target uses; ``None`` if it uses none."""
+        """Return the ``sfq.slurm`` service that a target uses, if any."""
         if (on_slurm := self._on_slurm(target)) is None:
             return None
         services = self._config(on_slurm.deployment).services
         return services.get(on_slurm.service, _Service())
 
     def _on_slurm(self, target: _Target) -> _Target | None:
-        """Return the target itself if it is on ``sfq.slurm``, or else the target it wraps."""
-        # The deployments of a file with a mistake may wrap each other in a loop.
+        """Return a target if it is on ``sfq.slurm``, or the ``sfq.slurm`` target it wraps."""
+        # The loop is limited, since deployments may wrap each other by mistake.
         for _ in self._deployments:
             deployment = self._deployments.get(target.deployment)
             if isinstance(deployment, _SlurmDeployment):
@@ -356,8 +357,8 @@ class StreamFlowFile:
 
     def _config(self, deployment: str) -> _Slurm:
         """Return a deployment's ``sfq.slurm`` configuration; the default for other types."""
-        one = self._deployments.get(deployment)
-        return one.config if isinstance(one, _SlurmDeployment) else _Slurm()
+        found = self._deployments.get(deployment)
+        return found.config if isinstance(found, _SlurmDeployment) else _Slurm()
 
     def _partition(self, target: _Target) -> str | None:
         service = self._service(target)
@@ -408,6 +409,7 @@ class StreamFlowFile:
     def _partitions(
         self, builder: _WorkloadBuilder, fit: Fit | None, site: Mapping[str, int]
     ) -> dict[str, JSON]:
+        """Make the workload file's section ``partitions``."""
         partitions: dict[str, JSON] = {}
         for name, nodes in builder.nodes.items():
             most = self._most_jobs(builder, name)
@@ -453,7 +455,7 @@ class StreamFlowFile:
     ) -> list[_Allocation]:
         """Return the allocations of the steps' services, each value once.
 
-        Those of the deployment come first, and of these, those of classical steps.
+        Values of the deployment come first, and among these, values of classical steps.
 
         A QPU service's ``per-step`` is left out if another value comes before it: with
         ``elastic``, quantum steps are separate Slurm jobs anyway.
@@ -489,7 +491,7 @@ class StreamFlowFile:
 
 @dataclass(frozen=True)
 class _Phase:
-    """A step of the workload; a step on a QPU that wraps Slurm has Slurm's target."""
+    """A step of the workload; for a QPU that wraps Slurm, the target is the one on Slurm."""
 
     step: str
     target: _Target
@@ -572,7 +574,7 @@ def _grantable(
     reserved: Mapping[str, int],
     site: Mapping[str, int],
 ) -> dict[str, int] | str:
-    """Lower the numbers of components until they fit the partitions.
+    """Lower the numbers of components until the components fit the partitions.
 
     :param components: nodes that one component requests, by partition and service
     :param reserved: number of components of each service

@@ -32,7 +32,7 @@ from sf_quantum.validation import Section
 
 HOUR = 3600.0
 MOST_REPETITIONS = 10_000
-# Time that background load runs before the applications.
+# Time for which the background load runs before the applications begin.
 WARM_UP = 4 * HOUR
 
 
@@ -46,9 +46,9 @@ class Partition(Section):
     :param queue_seconds: mean time for which a request is pending because of jobs that are
         not simulated; it does not depend on the size of the request
     :param queue_spread: standard deviation of that time, relative to its mean
-    :param most_jobs: largest number of jobs of all workflows that are in Slurm, or run in an
-        allocation, at the same time; corresponds to ``maxConcurrentJobs`` of one driver that
-        runs all workflows; ``None``: no bound
+    :param most_jobs: maximum number of workflows' jobs that are in Slurm or run in an
+        allocation at the same time, like ``maxConcurrentJobs`` of a driver that runs all
+        workflows; ``None`` for no limit
     """
 
     nodes: Count
@@ -65,7 +65,7 @@ class Partition(Section):
 
 
 class Policy(Section):
-    """The scheduling policy of a QPU service, with its options as further keys.
+    """The scheduling policy of a QPU service, with its options as additional keys.
 
     :param type: name of the policy
     """
@@ -80,7 +80,7 @@ class Calibration(Section):
 
     :param every_seconds: time from the end of one calibration to the beginning of the
         next
-    :param seconds: length of the pause
+    :param seconds: duration of the pause
     """
 
     every_seconds: Duration
@@ -88,12 +88,12 @@ class Calibration(Section):
 
 
 class Maintenance(Section):
-    """A maintenance window, in which no job runs; drawn jobs fit between two of them.
+    """A maintenance window, in which no job runs; drawn jobs always fit between two windows.
 
-    :param at_seconds: time from the start of the simulation to that of the window
+    :param at_seconds: time from the start of the simulation to the start of the window
     :param seconds: duration of the window
-    :param every_seconds: time from the beginning of one window to that of the next;
-        ``None``: there is one window
+    :param every_seconds: time from the beginning of one window to the beginning of the next;
+        ``None`` for a single window
     """
 
     at_seconds: Seconds
@@ -102,10 +102,10 @@ class Maintenance(Section):
 
 
 class Failures(Section):
-    """Failures of the device, after each of which the interrupted job runs again.
+    """Failures of the device; after a failure, the interrupted job runs again.
 
     :param between_seconds: mean time from a repair to the next failure
-    :param repair_seconds: time from a failure until the device works again
+    :param repair_seconds: time from a failure until the device runs jobs again
     """
 
     between_seconds: Period
@@ -116,16 +116,16 @@ class Qpu(Section):
     """A QPU behind a QPU service.
 
     :param partition: partition of the nodes on which the clients of quantum steps run;
-        ``None``: they run on the driver's host
-    :param vqpus: leases that are granted at the same time
-    :param policy: the scheduling policy: its ``type``, and its options as further keys
+        ``None`` if the clients run on the driver's host
+    :param vqpus: number of leases that may be held at the same time
+    :param policy: scheduling policy: its ``type``, and its options as additional keys
     :param shares: shares of projects and users, for policies that use them
     :param setup_seconds: time of each job on the device before its shots
     :param shot_seconds: time of each shot
     :param latency_seconds: latency of the network and the service, for each job
     :param calibration: pauses in which the device is calibrated
     :param maintenance: windows in which no job runs
-    :param failures: failures of the device; ``None``: there are none
+    :param failures: failures of the device; ``None`` for no failures
     :param price: price of an hour of QPU time
     :param lease_price: price of an hour in which a lease is held
     """
@@ -156,25 +156,23 @@ class Qpu(Section):
 class Phase(Section):
     """A phase of an application, on nodes or, with ``qpu``, on a QPU.
 
-    :param step: the step of the workflow, as the StreamFlow file names it
+    :param step: step of the workflow, with its name in the StreamFlow file
     :param seconds: time of each task, or of each QPU job without its set-up; a phase on
         a QPU may have ``shots`` instead
-    :param task_seconds: times of the tasks, one for each, instead of ``seconds``
-        and ``tasks``
+    :param task_seconds: time of each task, instead of ``seconds`` and ``tasks``
     :param spread: standard deviation of the time, relative to its mean
     :param partition: partition of the nodes; by default the first one
-    :param nodes: number of nodes of each task, or of the QPU's client if the client runs
-        on nodes
-    :param least: nodes that suffice for a task, which then takes longer in proportion; only
-        ``elastic`` makes use of it
+    :param nodes: number of nodes of each task, or of a QPU's client that runs on nodes
+    :param least: minimum number of nodes of a task, which then takes proportionally longer;
+        used only by ``elastic``
     :param tasks: number of tasks that run in parallel, each as a job
     :param qpu: the QPU of the phase
     :param shots: shots of each QPU job
     :param jobs: number of QPU jobs, which run in sequence
     :param between_seconds: time of computation off the QPU, before each QPU job
     :param host_seconds: time of computation on the driver's host, before the phase
-    :param only: the only pass through the phases that includes this one; ``None``: each
-        pass includes it
+    :param only: the only pass through the phases that includes this phase; by default, all
+        passes include the phase
     """
 
     step: str | None = None
@@ -197,28 +195,28 @@ class Phase(Section):
         return self.task_seconds or [self.seconds or 0.0] * self.tasks
 
     def passes(self, repeats: int) -> int:
-        """Count the passes in which the phase takes part."""
+        """Count the passes that include the phase."""
         return repeats if self.only is None else 1
 
 
 class ApplicationSettings(Section):
     """A hybrid application, which alternates between phases on nodes and on QPUs.
 
-    :param phases: its phases, in order
+    :param phases: phases of the application, in order
     :param count: number of runs
     :param at_seconds: submission of the first run, after the warm-up
     :param per_hour: mean rate at which the other runs are submitted, by a Poisson process;
-        ``None``: all at the same time
-    :param repeats: how often each run goes through all phases
+        by default, all runs are submitted at the same time
+    :param repeats: number of passes through all phases in each run
     :param repeats_spread: standard deviation of ``repeats``, relative to the mean
-    :param margin: the user's estimates of run times, relative to the mean run times
-    :param limit_seconds: the time limit of all jobs, such as a partition's default, instead of
-        estimates with ``margin``; raised to the run time of the job, or for ``reserved`` and
-        ``elastic`` of the whole application, if that is longer
+    :param margin: the user's estimates of times, relative to the times' means
+    :param limit_seconds: time limit of all jobs, instead of estimates by ``margin``, such as a
+        partition's default; at least the time of the job or, with ``reserved`` and
+        ``elastic``, of the whole application
     :param users: number of users who submit the runs in turn
-    :param project: project of its leases
-    :param job_class: job class of its leases
-    :param pattern: the hint of its leases
+    :param project: project of the application's leases
+    :param job_class: job class of the application's leases
+    :param pattern: hint of the application's leases
     """
 
     phases: Annotated[list[Phase], Field(min_length=1)]
@@ -246,8 +244,8 @@ class BackgroundJobs(Section):
     :param seconds: mean run time
     :param spread: standard deviation of the run time, relative to its mean
     :param margin: the users' estimates, relative to the run times
-    :param limit_seconds: the time limit of all jobs, instead of estimates with ``margin``;
-        raised to the run time of a job if that is longer
+    :param limit_seconds: time limit of all jobs, instead of estimates by ``margin``; at least
+        the run time
     """
 
     partition: str | None = None
@@ -271,9 +269,9 @@ class BackgroundQuantum(Section):
     :param per_hour: mean number of jobs per hour
     :param seconds: mean time of a job on the device
     :param spread: standard deviation of the time, relative to its mean
-    :param user: who submits them
-    :param project: project of their leases
-    :param job_class: job class of their leases
+    :param user: user who submits the jobs
+    :param project: project of the jobs' leases
+    :param job_class: job class of the jobs' leases
     """
 
     qpu: str | None = None
@@ -307,12 +305,12 @@ class Trace(Section):
 class QuantumTrace(Section):
     """QPU jobs of others, from a trace that ``sfq usage --trace`` wrote.
 
-    Jobs run in the leases of the trace; each lease is held from its first job to its last.
+    As in the trace, jobs run in leases, each of which lasts from its first to its last job.
 
     :param file: path of the trace, relative to the workload file
     :param qpu: QPU of the jobs; by default the first one
-    :param from_seconds: start of the simulation, in seconds after the trace's first
-        submission
+    :param from_seconds: time of the trace at which the simulation starts, counted from its
+        first submission
     """
 
     file: str
@@ -321,9 +319,9 @@ class QuantumTrace(Section):
 
 
 class QuantumUsage(Section):
-    """QPU jobs of others, as ``sfq usage --json`` sums them up.
+    """QPU jobs of others, from a report of ``sfq usage --json``.
 
-    Each row of the report is a Poisson process with the row's mean rate and time.
+    Each row of the report becomes a Poisson process with the row's mean rate and time.
 
     :param file: path of the report, relative to the workload file
     :param qpu: QPU of the jobs; by default the first one
@@ -372,10 +370,10 @@ class Workload(Section):
     :param qpus: the QPUs, by name
     :param applications: the hybrid applications, by name
     :param background: the load of others, which is the same with each strategy
-    :param overheads: time that StreamFlow and Slurm take
+    :param overheads: times that StreamFlow and Slurm take
     :param scheduling: how Slurm's controller schedules jobs
-    :param strategies: strategies to compare; by default one of each kind, and two more
-        of ``elastic``
+    :param strategies: strategies to compare; by default one of each kind, and two variants of
+        ``elastic``
     :param repetitions: number of simulations with each strategy, each with its own draws
     :param seed: seed of all random numbers
     """

@@ -26,7 +26,7 @@ from sf_quantum.text import unknown
 
 @dataclass(frozen=True)
 class LeaseUsage:
-    """The use of one QPU's lease by the end of the command.
+    """The use of one QPU's lease until the end of the command.
 
     :param jobs: see :meth:`~sf_quantum.qpu.Qpu.jobs`; ``None`` if the QPU does not report them
     :param trouble: why the jobs are unknown, if the QPU failed to report them
@@ -47,10 +47,10 @@ class CommandRun:
 
     :param status: exit status of the command
     :param waited: seconds that the command waited for its leases
-    :param refusal: why the command got no lease or could not keep it, if that is the
-        user's fault
-    :param waited_out: whether the command did not start, since no lease was free within
-        its wait
+    :param refusal: why the command got no lease or could not keep it, if the user is to
+        blame
+    :param waited_out: whether the command did not start, since no lease became free within
+        the longest wait
     """
 
     status: int
@@ -61,9 +61,9 @@ class CommandRun:
 
     @property
     def used(self) -> bool | None:
-        """Whether the command used a QPU, or may have used one that reports no jobs.
+        """Whether the command used a QPU; also true if a QPU does not support this report.
 
-        :returns: ``None`` if a QPU failed to report them
+        :returns: ``None`` if a QPU failed to report its jobs
         """
         reported = [lease for lease in self.leases if lease.trouble is None]
         if any(lease.jobs is None or lease.jobs for lease in reported):
@@ -77,8 +77,8 @@ def usage(
     """Query QPUs for the jobs of leases.
 
     :param leases: each QPU with its token; the lease may have been released
-    :param names: names of the QPUs; a QPU without a lease is treated as one that does not
-        report its jobs
+    :param names: names of the QPUs; a QPU without a lease is treated like a QPU that does
+        not report its jobs
     """
     by_name = {qpu.name: _usage(qpu, token) for qpu, token in leases}
     return [by_name.get(name) or LeaseUsage(name, None) for name in names or by_name]
@@ -100,7 +100,7 @@ def leases_of(
 
 
 def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
-    """Choose QPUs of the environment, all of them if none is named."""
+    """Check names of QPUs of the environment; return all names if none is given."""
     available = listed(environment, RESOURCES) or []
     if not available:
         raise InputError(f"{RESOURCES[0]} names no QPU, so no lease is held")
@@ -111,7 +111,7 @@ def named(names: Iterable[str], environment: Mapping[str, str]) -> list[str]:
 
 
 def dumps(run: CommandRun) -> str:
-    """Write a line that :func:`loads` reads."""
+    """Return the line of a run, which :func:`loads` reads."""
     return json.dumps(asdict(run))
 
 

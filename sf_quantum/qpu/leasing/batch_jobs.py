@@ -1,4 +1,4 @@
-"""The leases of jobs of a batch system: how they are requested, and found again."""
+"""The leases of a batch system's jobs: their keys, requests, lists and releases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
 
 class BatchJob(NamedTuple):
-    """The identity of a job: other batch systems and clusters have jobs with the same id.
+    """The identity of a job; jobs of other batch systems and clusters may have the same id.
 
     :param scheduler: name of the batch system in messages
-    :param cluster: name of the cluster; ``None``: any
+    :param cluster: name of the cluster; ``None`` for any cluster
     :param id: id, which contains neither ``-`` nor ``.``
-    :param submitted: epoch seconds of its submission, where another job may have the same id
-        later: a controller of Slurm that is killed forgets the jobs and ids of its last
-        seconds. Empty if it is unknown
+    :param submitted: time of the submission in epoch seconds, since a later job may get the
+        same id: a Slurm controller that is killed forgets the jobs and ids of its last
+        seconds. Empty if unknown
     """
 
     scheduler: str
@@ -35,17 +35,17 @@ class BatchJob(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key by which a repeated request for the job gets the same lease.
+        """The key with which a repeated request for the job gets the same lease.
 
-        The jobs of a federation's clusters each have a sibling of it.
+        In a Slurm federation, the job's siblings on other clusters have similar keys.
         """
         number = f"{self.id}.{self.submitted}" if self.submitted else self.id
         return f"{self.scheduler.lower()}-{self.cluster}-{number}"
 
     def has(self, key: str) -> bool:
-        """Return whether the key of a lease is the job's; ``sfq lease`` makes other keys.
+        """Return whether a lease's key belongs to the job; keys of ``sfq lease`` never do.
 
-        Two times of submission differ only if both are known.
+        Times of submission are compared only if both are known.
         """
         prefix, _, number = key.rpartition("-")
         job, _, submitted = number.partition(".")
@@ -58,14 +58,14 @@ class BatchJob(NamedTuple):
 
 
 def differ(submitted: str, other: str) -> bool:
-    """Return whether two times of submission are known, and are those of two jobs."""
+    """Return whether two times of submission are known and differ."""
     return "" not in (submitted, other) and submitted != other
 
 
 class ListedLease(NamedTuple):
     """A lease that occupies a vQPU.
 
-    :param job: the Slurm job in whose name it was acquired; 0 for none
+    :param job: Slurm job in whose name the lease was acquired; 0 for none
     """
 
     job: int
@@ -78,8 +78,8 @@ class ListedLease(NamedTuple):
 def list_leases(client: SfqQpu) -> list[ListedLease]:
     """List the leases that are held.
 
-    :param client: sees the leases of its user, or all of them if that is an admin; users
-        may have acquired leases in the name of other users' jobs
+    :param client: client of a user, who sees only their own leases, or of an admin, who sees
+        all leases; users may have acquired leases in the name of other users' jobs
     """
     answer = client.service.send("GET", "/v1/leases", retry=True)
     leases = []
@@ -95,7 +95,8 @@ def list_leases(client: SfqQpu) -> list[ListedLease]:
 def release_leases(client: SfqQpu, job: BatchJob, but: str | None = None) -> None:
     """Release the leases that were acquired in the name of a Slurm job.
 
-    :param job: with a time of submission, the job of this time only
+    :param job: the job; if its time of submission is known, only leases of this job, not of
+        others with the same id, are released
     :param but: key of the lease that the job keeps
     """
     for lease in list_leases(client):
@@ -103,7 +104,7 @@ def release_leases(client: SfqQpu, job: BatchJob, but: str | None = None) -> Non
         if named != (job.id, job.cluster) or lease.key == but:
             continue
         if not job.submitted or job.has(lease.key):
-            with suppress(InputError):  # The lease has ended.
+            with suppress(InputError):  # the lease has already ended
                 client.release(lease.token)
 
 
@@ -112,22 +113,22 @@ def lease_request(
 ) -> AcquireOptions:
     """Make the request for a job's lease.
 
-    :param class_: class of the lease; ``None``: the service's default
-    :param hints: what the job's user says of it, such as bounds of the lease
+    :param class_: class of the lease; ``None`` for the service's default
+    :param hints: hints of the job's user, such as bounds of the lease
     """
     return AcquireOptions(
         purpose=str(job),
-        # however long the QPU is away, the job waits and holds nothing
+        # a waiting job holds nothing, so it waits even if the QPU does not answer
         trouble_seconds=math.inf,
         hints=replace(hints, job_class=class_),
-        # the same lease again if the batch system has lost the first answer
+        # if the batch system loses the reply, a repeated request gets the same lease
         key=job.key,
     )
 
 
 def without_nodes(qpu: str, reason: str) -> str:
-    """Return the explanation for a job whose lease goes to the next one.
+    """Return the explanation for a job without nodes, whose lease goes to the next job.
 
-    :param reason: the batch system's, for which the job has no nodes
+    :param reason: the batch system's reason why the job has no nodes
     """
     return f"{qpu}: its lease had no nodes ({reason}), it asks again"

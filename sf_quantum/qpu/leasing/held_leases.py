@@ -1,4 +1,4 @@
-"""Leases of QPUs: waiting for them, renewing them, releasing them, leaving a QPU early.
+"""Waits for leases of QPUs, renews and releases them; reasons to leave a QPU early.
 
 ``sfq lease`` and the connectors both use this module; its calls block.
 """
@@ -26,11 +26,12 @@ from sf_quantum.text import utc
 
 logger = logging.getLogger(__name__)
 
-# length of one request to the QPU's queue for leases; cancelling a wait takes no longer
+# duration of a request to the QPU's queue for leases; a cancelled wait ends within this time
 STAY_SECONDS = 2.0
-# a restarted service is back within seconds, a moved service within minutes
+# tolerated time without an answer: a restarted service is back within seconds, a moved
+# service within minutes
 TROUBLE_SECONDS = 120.0
-# Shortest pause between two renewals, regardless of what the QPU says.
+# Shortest pause between two renewals, regardless of the QPU's reply.
 RENEWAL_SECONDS = 1.0
 # Pause between two checks whether a job must leave its QPU.
 POLL_SECONDS = 0.5
@@ -53,8 +54,8 @@ class AcquireOptions:
     """The purpose of a lease, its hints, and limits of the wait for it.
 
     :param job: name of the job
-    :param wait_seconds: the longest wait, including for a QPU that does not answer;
-        ``None``: no limit
+    :param wait_seconds: the longest wait, even for a QPU that does not answer; ``None`` for
+        no limit
     :param trouble_seconds: the longest wait for a QPU that does not answer, if
         ``wait_seconds`` is ``None``
     :param hints: see :meth:`~sf_quantum.qpu.Qpu.with_hints`
@@ -72,7 +73,7 @@ class AcquireOptions:
 
     @property
     def latest_start(self) -> float | None:
-        """The time by which the lease has to be granted, in seconds since the epoch."""
+        """The time by which the lease must be granted, in seconds since the epoch."""
         return self.hints.latest_start
 
 
@@ -89,12 +90,12 @@ def acquire(
         the reason changes; its arguments are the reason, and the seconds until the wait is
         given up (infinity without a limit)
     :returns: the acquisition token
-    :raises NoLease: if none was free in time
-    :raises LeaseTooLate: if none is granted by the latest start
+    :raises NoLease: if no lease was free in time
+    :raises LeaseTooLate: if no lease was granted by the latest start
     :raises WaitCancelled: if ``stop`` was set first
     :raises QpuError: if the QPU does not answer for too long
-    :raises AuthenticationError: if the QPU refuses the user
-    :raises InputError: if the QPU refuses the request for another reason
+    :raises AuthenticationError: if the QPU rejects the user
+    :raises InputError: if the QPU rejects the request for another reason
     """
     qpu, purpose = qpu.with_hints(request.hints), request.purpose or request.job
     key = request.key or uuid.uuid4().hex
@@ -124,9 +125,10 @@ def acquire(
 
 
 class Patience:
-    """The limits of a job's wait for a QPU that has no free lease, or does not answer.
+    """The limits on a job's wait for a QPU that has no free lease or does not answer.
 
-    :param wait_seconds: see :class:`AcquireOptions`, also for ``trouble_seconds``
+    :param wait_seconds: see :class:`AcquireOptions`
+    :param trouble_seconds: see :class:`AcquireOptions`
     :param hint: text for the error about a QPU that does not answer: how to set the limit
     :param latest_start: see :attr:`AcquireOptions.latest_start`
     """
@@ -189,7 +191,7 @@ class _Wait:
         self._pauses = backoff.LEASE.pauses()
 
     def pause(self, error: QpuError, began: float) -> None:
-        """Pause after a failed attempt, or raise its error if it was the last."""
+        """Pause after a failed attempt, or raise its error if the wait is over."""
         if self._stop.is_set():
             raise WaitCancelled("the wait was cancelled") from error
         lasted = time.monotonic() - began
@@ -208,11 +210,11 @@ class RenewedLease:
     def __init__(self, qpu: Qpu, token: str, log: logging.Logger = logger) -> None:
         self.qpu = qpu
         self.token = token
-        #: set if the QPU refuses the lease's user; renewals have then ended
+        #: set if the QPU rejects the lease's user; renewals have then ended
         self.refusal: QpuLoss | None = None
         self._log = log
         self._released = threading.Event()
-        # a daemon: a QPU that does not answer must not delay the end of the process
+        # a daemon thread: a QPU that does not answer must not delay the process's end
         threading.Thread(target=self._renew, name="sfq-renew", daemon=True).start()
 
     def release(self) -> None:
@@ -268,11 +270,11 @@ class LeaseSet(ExitStack[None]):
         return [(lease.qpu, lease.token) for lease in self.held]
 
     def refusal(self) -> QpuLoss | None:
-        """Return the refusal of the user, if a lease can no longer be renewed."""
+        """Return the rejection of the user, if a renewal was rejected, or ``None``."""
         return next(filter(None, (lease.refusal for lease in self.held)), None)
 
     def jobs(self, qpu: Qpu) -> list[LeaseJob]:
-        """List the QPU jobs under the lease of one QPU; none if there is no lease."""
+        """List the QPU jobs under the lease of one QPU; empty without a lease."""
         held = [lease for lease in self.held if lease.qpu is qpu]
         return [job for lease in held for job in qpu.jobs(lease.token) or []]
 
@@ -312,7 +314,7 @@ def _release(lease: RenewedLease) -> None:
 class QpuLoss:
     """The reason for a job to leave its QPU.
 
-    :param detail: the QPU's own reason for being offline, or the refusal
+    :param detail: the QPU's reason for being offline or for rejecting the user
     :param seconds: limit that a QPU job's wait in the queue has exceeded
     """
 
@@ -345,17 +347,17 @@ class QpuMonitor:
     _first_seen: dict[str, float] = field(default_factory=dict, init=False)
 
     def check(self) -> QpuLoss | None:
-        """Return why the job must leave, if it must; a missing answer is not a reason."""
+        """Return the reason to leave the QPU, if any; a missing answer is not a reason."""
         try:
             status = self.qpu.status()
             if status.online and self.wait_seconds is None:
                 return None
             jobs = self.jobs()
         except QuantumError:
-            return None  # the job's own client retries, or gives up
+            return None  # the job's own client retries or gives up
         states = {job.state for job in jobs}
-        # Waiting: the job's QPU jobs are pending, or are still to be submitted. A running QPU
-        # job is not a reason to leave, since a draining QPU finishes it.
+        # The job is waiting if its QPU jobs are pending or not submitted yet. It need not
+        # leave while a QPU job runs, since a draining QPU finishes running jobs.
         waiting = states <= {"Queued", *OVER} and (not states or "Queued" in states)
         if waiting and not status.online:
             return QpuLoss(LeaseProblem.OFFLINE, self.qpu.name, status.reason)

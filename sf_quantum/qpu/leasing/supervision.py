@@ -1,4 +1,4 @@
-"""A command under leases: started, signalled, and ended with its QPU."""
+"""A command under leases: its start, its signals, and its end if it loses its QPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import FrameType
 from sf_quantum.errors import InputError, QpuError
 from sf_quantum.qpu.leasing.held_leases import LeaseProblem, QpuLoss
 
-# Pause between SIGTERM at the time limit and SIGKILL, as Slurm's KillWait.
+# Pause between SIGTERM at the time limit and SIGKILL, like Slurm's KillWait.
 GRACE_SECONDS = 30.0
 # A terminal also sends these signals to the command.
 FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 class Command:
     """The command, from the wait for its leases to its exit status.
 
-    :param report: function that tells the user in one line how the command ended
+    :param report: function that prints a line for the user about the command's end
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Command:
         self._loss: QpuLoss | None = None
         #: set once the command must not start
         self.unwanted = threading.Event()
-        #: set by a signal that is to end everything
+        #: set by a signal that ends the wait for leases and the command
         self.interrupted = threading.Event()
         self.status = 0
-        #: how long the command waited for its leases
+        #: seconds that the command waited for its leases
         self.waited_seconds = 0.0
 
     def run(self, environment: Mapping[str, str]) -> None:
-        """Run the command until its end or time limit, with a shell's exit status."""
+        """Run the command until its end or time limit, and set a shell's exit status."""
         if self.unwanted.is_set():
             return
         try:
@@ -60,7 +60,7 @@ class Command:
             self._report(f"{self._words[0]}: {(error.strerror or str(error)).lower()}")
             self.status = 127 if isinstance(error, FileNotFoundError) else 126
             return
-        if self.unwanted.is_set():  # while the command was being started
+        if self.unwanted.is_set():  # set while the command was being started
             self._process.send_signal(
                 signal.SIGTERM if self._loss else self.status - 128
             )
@@ -75,7 +75,7 @@ class Command:
             self.status = _exit_code(self._loss)
 
     def attribute_failure(self, checks: Iterable[Callable[[], QpuLoss | None]]) -> None:
-        """Check whether the command failed for lack of its QPU, before a watch noticed it."""
+        """Check whether a failed command had lost its QPU before a watch noticed the loss."""
         if self.status == 0 or self.unwanted.is_set():
             return
         self._loss = next(filter(None, (check() for check in checks)), None)
@@ -83,7 +83,7 @@ class Command:
             self.status = _exit_code(self._loss)
 
     def leave(self, loss: QpuLoss) -> None:
-        """Terminate the command because of the loss; called in another thread."""
+        """Terminate the command because of a QPU's loss; called in another thread."""
         self._loss = loss
         if self._process is None:
             self.status = _exit_code(loss)
@@ -105,7 +105,7 @@ class Command:
 
     @property
     def refusal(self) -> str | None:
-        """The refusal of the user while the command had its leases."""
+        """The QPU's message if it rejected the user while the command had its leases."""
         refused = self._loss and self._loss.problem is LeaseProblem.REFUSED
         return self._loss.detail if self._loss and refused else None
 
@@ -115,7 +115,7 @@ class Command:
         previous = {
             number: signal.signal(number, self._handle)
             for number in FORWARDED
-            if signal.getsignal(number) is not signal.SIG_IGN  # nohup
+            if signal.getsignal(number) is not signal.SIG_IGN  # ignored under nohup
         }
         try:
             yield

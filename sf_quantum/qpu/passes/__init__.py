@@ -1,8 +1,8 @@
 """Passes: transformations of circuits before a QPU runs them, and of their counts afterwards.
 
-Error mitigation and compilation are passes: each turns one circuit into several, and their
-counts into one result. ``readout`` corrects errors of measurements, ``zne`` extrapolates to
-zero noise. Users request a pass by the name of its entry point in the group
+A pass mitigates errors or compiles: it replaces a circuit with one or more circuits, and
+combines their counts to one result. ``readout`` corrects errors of measurements, ``zne``
+extrapolates to zero noise. Users request a pass by the name of its entry point in the group
 ``sf_quantum.passes``. The pass gets a description of the QPU.
 """
 
@@ -20,12 +20,12 @@ from sf_quantum.registry import Registry
 #: number of reads of each bit string; after a pass not necessarily whole, and possibly
 #: negative after a pass that yields quasi-probabilities
 Counts: TypeAlias = Mapping[str, float]
-#: takes from the iterator the counts of its own circuits, and leaves the rest there
+#: function that takes the counts of its circuits from the iterator, and leaves the rest
 Combine: TypeAlias = Callable[[Iterator[Counts]], Counts]
 _registry: Registry[type[Pass]] = Registry("sf_quantum.passes", "pass")
 #: the names of the installed passes, sorted
 names = _registry.names
-# largest number of circuits made of one: a pass may repeat a circuit, and passes multiply
+# largest number of circuits that replace one circuit: each pass may multiply their number
 MOST_CIRCUITS = 1000
 
 
@@ -44,7 +44,7 @@ class Pass(ABC):
         self.described = described
 
     def circuits(self, circuit: str) -> Sequence[str]:
-        """Return the circuits that replace a circuit, in OpenQASM 3; by default itself."""
+        """Return the circuits that replace a circuit, in OpenQASM 3; by default the same."""
         return [circuit]
 
     @abstractmethod
@@ -53,11 +53,11 @@ class Pass(ABC):
 
 
 class Passes:
-    """Passes in the requested order: the first pass gets the program first.
+    """Passes in the requested order: the first pass transforms the program first.
 
     :param asked: names of passes, separated by commas
     :raises InputError: if a name is unknown, a pass cannot be used with the QPU, or a
-        pass that takes no negative counts would get them
+        pass would get negative counts
     """
 
     def __init__(self, asked: str, described: Description) -> None:
@@ -86,15 +86,15 @@ class Passes:
 
         :raises InputError: if there are too many circuits
         """
-        made, combine = _expanded(self._passes, circuit)
-        if len(made) > MOST_CIRCUITS:
-            detail = f"{len(made):,} circuits for one; at most {MOST_CIRCUITS:,}"
+        circuits, combine = _expanded(self._passes, circuit)
+        if len(circuits) > MOST_CIRCUITS:
+            detail = f"{len(circuits):,} circuits for one; at most {MOST_CIRCUITS:,}"
             raise InputError(f"mitigation {','.join(self.names)}: {detail}")
-        return made, combine
+        return circuits, combine
 
 
 def whole(counts: Counts) -> dict[str, int]:
-    """Round counts to whole numbers of the same sum."""
+    """Round counts to whole numbers with the same sum."""
     rounded = {bits: math.floor(n) for bits, n in counts.items()}
     missing = round(sum(counts.values())) - sum(rounded.values())
     by_rest = sorted(counts, key=lambda bits: rounded[bits] - counts[bits])
@@ -108,5 +108,7 @@ def _expanded(passes: Sequence[Pass], circuit: str) -> tuple[list[str], Combine]
         return [circuit], next
     first, *rest = passes
     parts = [_expanded(rest, one) for one in first.circuits(circuit)]
-    made = [text for texts, _ in parts for text in texts]
-    return made, lambda counts: first.counts([combine(counts) for _, combine in parts])
+    circuits = [text for texts, _ in parts for text in texts]
+    return circuits, lambda counts: first.counts(
+        [combine(counts) for _, combine in parts]
+    )

@@ -22,12 +22,12 @@ from sf_quantum.qpu.passes import Counts, Pass
 
 #: largest number of different bit strings; the matrix has as many rows and columns
 MOST_STRINGS = 4096
-# largest error that is used: at one half, a bit carries no information
+# larger error probabilities are reduced to this: at one half, a bit carries no information
 MOST_ERROR = 0.49
 
 
 class Readout(Pass):
-    """Divides out the read-out errors that the QPU's calibration reports."""
+    """Corrects for the read-out errors that the QPU's calibration reports."""
 
     def __init__(self, described: Description) -> None:
         super().__init__(described)
@@ -66,9 +66,9 @@ class Readout(Pass):
         return {word: float(n) for word, n in zip(words, mitigated, strict=True) if n}
 
     def _assignment(self, bits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the probability of reading row i where column j is true.
+        """Return the matrix whose element (i, j) is the probability of reading i if j is true.
 
-        :param bits: shape (strings, bits)
+        :param bits: the bit strings, in an array of shape (strings, bits)
         """
         zeros = 1.0 - bits
         chances = (
@@ -82,7 +82,7 @@ class Readout(Pass):
 
 
 def nearest_distribution(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probabilities that are nearest to values whose sum is 1."""
+    """Return the probability distribution nearest to values whose sum is 1."""
     order = np.argsort(values)[::-1]
     sums = np.cumsum(values[order])
     counts = np.arange(1, len(values) + 1)

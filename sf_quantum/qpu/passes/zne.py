@@ -3,11 +3,11 @@
 R. LaRose et al., Mitiq: a software package for error mitigation on noisy quantum
 computers, Quantum 6, 774 (2022). A circuit runs unchanged, and folded (followed by its
 inverse and itself) so that it has three and five times as many gates. The counts are then
-extrapolated to no noise. The extrapolation is linear: extrapolating the counts extrapolates
-each expectation value of measured bits.
+extrapolated to no noise. The result is linear in the counts: extrapolating the counts also
+extrapolates each expectation value of measured bits.
 
-Mitiq converts circuits of Qiskit to OpenQASM 2, which does not have ``r``, and returns other
-gates than the QPU's. So it gets circuits of Cirq instead, which has the same gates.
+Mitiq converts Qiskit's circuits to OpenQASM 2, which has no ``r``, and so returns other gates
+than the QPU's. So Mitiq gets Cirq's circuits instead, which can have the QPU's gates.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ R = "gate r(p0, p1) q { U(p0, p1 - pi/2, pi/2 - p1) q; }"
 
 
 class Zne(Pass):
-    """Extrapolates to no noise, with the parabola through three noise scales."""
+    """Extrapolates to zero noise, with a parabola through the values at three noise scales."""
 
     quasi = True
 
@@ -47,7 +47,7 @@ class Zne(Pass):
             )
         from mitiq.zne.inference import RichardsonFactory
 
-        # The extrapolation is linear in the values, so each value has a fixed weight.
+        # The result is linear in the values, so each value has a fixed weight.
         self.weights = [
             float(
                 RichardsonFactory.extrapolate(SCALES, [float(s == t) for t in SCALES])
@@ -136,6 +136,7 @@ def _cirq(circuit: NativeCircuit) -> Circuit:
 
 
 def _openqasm(circuit: NativeCircuit, folded: Circuit) -> str:
+    """Write a folded circuit in OpenQASM 3, with the measurements of the original."""
     from cirq import CZPowGate
 
     lines = [

@@ -9,7 +9,7 @@ from sf_quantum.qpu.sdks.qiskit import QpuBackend
 
 
 def device(backend: QpuBackend, wires: int) -> Device:
-    """Make a device that runs on a backend, with 1024 shots if a circuit sets none.
+    """Make a device that runs on a backend, with 1024 shots by default.
 
     :param wires: number of qubits
     """

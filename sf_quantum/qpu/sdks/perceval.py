@@ -51,8 +51,8 @@ NO_ITERATIONS = "iterations are not supported: run them one after the other"
 def computer(qpu: JobSide) -> RemoteComputer:
     """Make a remote computer of Perceval.
 
-    :param qpu: the job's side of a kind that takes experiments with photons
-    :raises InputError: if the QPU takes no such experiments
+    :param qpu: job's side of a QPU that accepts photonic experiments
+    :raises InputError: if the QPU does not accept such experiments
     :raises QpuError: if the QPU does not answer
     """
     return RemoteComputer(Connection(qpu))
@@ -61,8 +61,8 @@ def computer(qpu: JobSide) -> RemoteComputer:
 def processor(qpu: JobSide) -> RemoteProcessor:
     """Make a remote processor of Perceval, for its ``Sampler`` and similar algorithms.
 
-    :param qpu: the job's side of a kind that takes experiments with photons
-    :raises InputError: if the QPU takes no such experiments
+    :param qpu: job's side of a QPU that accepts photonic experiments
+    :raises InputError: if the QPU does not accept such experiments
     :raises QpuError: if the QPU does not answer
     """
     return RemoteProcessor(rpc_handler=Cloud(Connection(qpu)))
@@ -71,7 +71,7 @@ def processor(qpu: JobSide) -> RemoteProcessor:
 class Connection(CommunicationLayer):
     """Runs each computation of Perceval as a job of the QPU.
 
-    The shots that Perceval requests are the job's shots: in each of them, at least as many
+    The shots that Perceval requests are the job's shots: in each shot, at least as many
     photons as the experiment requires reach the detectors.
     """
 
@@ -86,7 +86,7 @@ class Connection(CommunicationLayer):
         self._specs["type"] = "physical"
         self._specs.commands = self.get_commands()
         self._jobs: dict[str, _Job] = {}
-        # noise that the QPU has reported of itself
+        # noise models that the QPU has reported
         self._noises: list[NoiseModel] = []
 
     @property
@@ -146,7 +146,7 @@ class Connection(CommunicationLayer):
         """Submit a job; return immediately.
 
         :param command: one of :meth:`get_commands`
-        :param samples: largest number of samples from which results are made
+        :param samples: maximum number of samples in the results; ``None`` for all
         :returns: the job's id
         :raises InputError: if the QPU cannot run the job
         """
@@ -170,7 +170,7 @@ class Connection(CommunicationLayer):
     def get_results(self, remote_id: str) -> dict[str, Results]:
         """Wait for the results, in the form of the job's command.
 
-        :raises QuantumError: if the QPU refuses the job, fails or does not answer
+        :raises QuantumError: if the QPU rejects the job, fails or does not answer
         """
         job = self._jobs[remote_id]
         outcome = job.outcome.result()
@@ -187,7 +187,7 @@ class Connection(CommunicationLayer):
 
 
 class Cloud:
-    """Serves the calls of Perceval's ``RemoteProcessor`` to a cloud with a job's QPU.
+    """Replaces the cloud that Perceval's ``RemoteProcessor`` calls with a job's QPU.
 
     A job has Perceval's format for clouds: a serialized experiment and a command.
     """
@@ -280,9 +280,9 @@ class _Job:
 
 
 def experiment(setup: Experiment) -> dict[str, JSON]:
-    """Write an experiment as the payload of a job.
+    """Convert an experiment to the payload of a job.
 
-    :raises InputError: if the QPU cannot run it
+    :raises InputError: if the QPU cannot run the experiment
     """
     if setup.noise is not None:
         raise InputError("noise: the QPU has its own")
@@ -316,5 +316,5 @@ def performances(described: Description) -> dict[str, float]:
         indistinguishability=1.0 - values.get("distinguishability", 0.0),
         g2=values.get("g2", 0.0),
     )
-    told_by_noise: dict[str, float] = noise_to_perf_dict(noise)
-    return told_by_noise
+    performance: dict[str, float] = noise_to_perf_dict(noise)
+    return performance

@@ -40,8 +40,8 @@ Backend: TypeAlias = QPUBackend
 def backend(qpu: JobSide, sequence: Pulses) -> QPUBackend:
     """Make Pulser's backend for one sequence.
 
-    :param qpu: the job's side of a kind that takes pulse sequences
-    :raises InputError: if the QPU takes no sequences, or this one is for another device
+    :param qpu: job's side of a QPU that accepts pulse sequences
+    :raises InputError: if the QPU accepts no sequences, or the sequence is for another device
     :raises QpuError: if the QPU does not answer
     """
     try:
@@ -58,7 +58,7 @@ class _Job:
     def results(self) -> Results:
         """Wait for the counts.
 
-        :raises QuantumError: if the QPU refuses the job, fails or does not answer
+        :raises QuantumError: if the QPU rejects the job, fails or does not answer
         :raises RemoteResultsError: if the job failed or was cancelled
         """
         outcome = self.outcome.result()
@@ -107,7 +107,7 @@ class Connection(RemoteConnection):
     ) -> RemoteResults:
         """Submit a job for each entry of ``job_params``, as Pulser's interface requires.
 
-        All sequences are built first, so that either all jobs are submitted or none.
+        All sequences are built first, so either all jobs are submitted or none.
 
         :raises InputError: if Pulser cannot serialize a sequence, or ``runs`` is wrong
         """
@@ -159,7 +159,7 @@ class Connection(RemoteConnection):
 
 
 def _task(tag: str, sequence: Pulses, given: JobParams) -> tuple[Pulses, Task]:
-    """Build a job's sequence, and its task.
+    """Build the sequence and the task of a job.
 
     :raises InputError: see :meth:`Connection.submit`
     """
@@ -173,7 +173,7 @@ def _task(tag: str, sequence: Pulses, given: JobParams) -> tuple[Pulses, Task]:
     try:
         payload = json.dumps(sequence.to_abstract_repr())
     except (PulserError, TypeError, ValueError) as error:
-        # Pulser 1.9 cannot serialize a sequence in which a target was a variable
+        # Pulser 1.9 cannot serialize a sequence whose target was a variable
         detail = f"sequence: Pulser cannot serialize it: {described(error)}"
         raise InputError(detail) from error
     return sequence, Task(tag, "sequence", payload, {"num_reads": runs})

@@ -1,4 +1,4 @@
-"""A QPU as a backend of Qiskit, and so of Qiskit's primitives and of SDKs that use Qiskit."""
+"""A QPU as a backend of Qiskit, for Qiskit's primitives and for SDKs that use Qiskit."""
 
 from __future__ import annotations
 
@@ -51,17 +51,18 @@ from sf_quantum.text import described, unknown
 from sf_quantum.threads import in_thread
 
 SHOTS = 1024
-#: Largest number of circuits in a job; Qiskit's primitives send more as several jobs.
+#: Largest number of circuits in a job; Qiskit's primitives send more circuits as more jobs.
 MOST_CIRCUITS = 100
-# gates of OpenQASM 3's stdgates.inc, by their names there
+# gates of OpenQASM 3's stdgates.inc, with their names in this file
 STANDARD = """x y z h s sdg t tdg sx rx ry rz p u cx cy cz cp crx cry crz ch swap ccx
     cswap id""".split()
 # Qiskit's module of standard gates, and OpenQASM's instructions other than gates and blocks
 _STANDARD_GATES = "qiskit.circuit.library.standard_gates."
 _PLAIN = ("measure", "reset", "barrier", "delay")
 _BLOCKS = {IfElseOp: "if_else", ForLoopOp: "for_loop", BoxOp: "box"}
-# Most values of a range that is written out, as many as a circuit may have gates.
+# Maximum values of a range that is expanded: the maximum number of gates of a circuit.
 MOST_VALUES = 100_000
+# error messages for instructions that no QPU here runs
 _UNSUPPORTED = {
     "break_loop": "loops run to their end here: write what they do before it",
     "continue_loop": "loops run to their end here: write what they do before it",
@@ -72,10 +73,10 @@ _UNSUPPORTED = {
 
 
 class QpuBackend(BackendV2):
-    """The QPU that a job holds, for Qiskit and for software that uses a backend of Qiskit.
+    """The QPU of a job's lease, for Qiskit and for software that uses Qiskit's backends.
 
-    :param qpu: the job's side of a kind that takes circuits
-    :raises InputError: if the QPU takes no circuits
+    :param qpu: job's side of a QPU that accepts circuits
+    :raises InputError: if the QPU accepts no circuits
     :raises QpuError: if the QPU does not answer
     """
 
@@ -85,7 +86,7 @@ class QpuBackend(BackendV2):
         described = qpu.describe()
         if "circuit" not in described.kinds:
             raise not_taken(qpu, described, "circuits")
-        #: Description of the QPU when the backend was made.
+        #: Description of the QPU at the time when the backend was made.
         self.described = described
         self._target = target(described)
         self._most_shots = described.shots
@@ -158,33 +159,34 @@ def _given(
 def _plain(circuit: QuantumCircuit) -> QuantumCircuit:
     """Replace operations that OpenQASM cannot express with their definitions.
 
-    These are composite instructions that measure, reset or initialize, and operations with
-    annotations.
+    Such operations are composite instructions that measure, reset or initialize, and
+    operations with annotations.
 
     :raises InputError: if a circuit contains an operation that no QPU here runs
     """
     if all(_is_plain(one.operation) for one in circuit.data):
         return circuit
-    made = circuit.copy_empty_like()
+    replaced = circuit.copy_empty_like()
     for one in circuit.data:
         operation = one.operation
         if operation.name in _BLOCKS.values():
             blocks = [block and _plain(block) for block in operation.blocks]
-            made.append(operation.replace_blocks(blocks), one.qubits, one.clbits)
+            replaced.append(operation.replace_blocks(blocks), one.qubits, one.clbits)
         elif _is_plain(operation):
-            made.append(operation, one.qubits, one.clbits)
+            replaced.append(operation, one.qubits, one.clbits)
         elif isinstance(operation, AnnotatedOperation):
             gate = _unannotated(circuit, operation)
-            made.append(gate, one.qubits, one.clbits)
+            replaced.append(gate, one.qubits, one.clbits)
         elif (definition := getattr(operation, "definition", None)) is not None:
-            made.compose(_plain(definition), one.qubits, one.clbits, inplace=True)
+            replaced.compose(_plain(definition), one.qubits, one.clbits, inplace=True)
         else:
             why = _UNSUPPORTED.get(operation.name, "it cannot be written in OpenQASM")
             raise InputError(f"circuit {circuit.name!r}: {operation.name}: {why}")
-    return made
+    return replaced
 
 
 def _is_plain(operation: Operation) -> bool:
+    """Return whether OpenQASM can express an operation and its definition."""
     if operation.name in _BLOCKS.values():
         return all(
             _is_plain(one.operation)
@@ -193,7 +195,7 @@ def _is_plain(operation: Operation) -> bool:
             for one in block.data
         )
     if isinstance(operation, Gate):
-        # A state to prepare is given as complex numbers or a text.
+        # The parameters of a state preparation are complex numbers or a text.
         if any(isinstance(one, complex | str) for one in operation.params):
             return False
         definition = None if _is_standard(operation) else operation.definition
@@ -206,15 +208,15 @@ def _is_plain(operation: Operation) -> bool:
 def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
     """Replace ranges that count down with their values, and remove loops without values.
 
-    In OpenQASM, Qiskit ends such a range one below Python's end instead of one above, so
-    the loop would run too often (seen up to Qiskit 2.6).
+    Qiskit's export to OpenQASM ends such a range one below Python's end instead of one above
+    it, so the loop would run too often (seen up to Qiskit 2.6).
 
     :raises InputError: if there are more values than a circuit may have gates
     """
     blocks = (*_BLOCKS,)
     if not any(isinstance(one.operation, blocks) for one in circuit.data):
         return circuit
-    made = circuit.copy_empty_like()
+    replaced = circuit.copy_empty_like()
     for one in circuit.data:
         operation = one.operation
         if isinstance(operation, blocks):
@@ -228,8 +230,8 @@ def _written_out(circuit: QuantumCircuit) -> QuantumCircuit:
                     why = f"a loop has at most {MOST_VALUES:,} values that count down"
                     raise InputError(f"circuit {circuit.name!r}: {why}")
                 operation = ForLoopOp(tuple(values), parameter, body)
-        made.append(operation, one.qubits, one.clbits)
-    return made
+        replaced.append(operation, one.qubits, one.clbits)
+    return replaced
 
 
 def _is_standard(gate: Gate) -> bool:
@@ -237,6 +239,7 @@ def _is_standard(gate: Gate) -> bool:
 
 
 def _unannotated(circuit: QuantumCircuit, operation: AnnotatedOperation) -> Gate:
+    """Apply the annotations of an operation to its gate."""
     gate = operation.base_op
     if isinstance(gate, AnnotatedOperation):
         gate = _unannotated(circuit, gate)
@@ -312,8 +315,8 @@ class QpuJob(JobV1):
     def result(self, timeout: float | None = None) -> Results:
         """Wait for the counts.
 
-        :param timeout: longest wait in seconds; ``None``: without limit
-        :raises InputError: if the QPU refuses a circuit
+        :param timeout: longest wait in seconds; ``None`` for no limit
+        :raises InputError: if the QPU rejects a circuit
         :raises QpuError: if the QPU fails or does not answer, or the job was cancelled
         """
         try:
@@ -345,6 +348,7 @@ class QpuJob(JobV1):
         counter: Mapping[str, int],
         shots: int | None,
     ) -> ExperimentResult:
+        """Make Qiskit's result of one circuit."""
         if any(len(word) != len(places) for word in counter):
             raise QpuError(f"QPU {self._qpu.name!r}: its counts are of other bits")
         counts = {
@@ -384,7 +388,7 @@ class QpuJob(JobV1):
 
 
 def target(described: Description) -> Target:
-    """Make the target of Qiskit's transpiler: a lattice of native gates, or any gate."""
+    """Make the target of Qiskit's transpiler: a lattice of native gates, or standard gates."""
     topology = described.topology
     if topology is None or not described.native_gates:
         made = Target(num_qubits=described.qubits)
@@ -408,9 +412,10 @@ def target(described: Description) -> Target:
 
 
 def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
-    """Write circuits that differ only in angles as one circuit with parameters, and values.
+    """Convert circuits that differ only in angles to one circuit with parameter values.
 
-    :returns: ``None`` if the circuits differ otherwise, or are fewer than two
+    :returns: the circuit and the values; ``None`` if the circuits also differ otherwise, or
+        are fewer than two
     """
     if len(circuits) < 2:
         return None
@@ -423,7 +428,8 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
             return None
         rows.append(other[1])
     columns = [*zip(*rows, strict=True)]
-    # an angle that is the same in all circuits stays; equal columns are one parameter
+    # an angle that is equal in all circuits is kept; angles with equal values in every
+    # circuit share a parameter
     names: dict[tuple[float, ...], Parameter] = {}
     for column in columns:
         if len(set(column)) > 1 and column not in names:
@@ -447,10 +453,10 @@ def program(circuits: Sequence[QuantumCircuit]) -> dict[str, JSON] | None:
 class _Structure:
     """A circuit without the values of its angles.
 
-    :param steps: each operation's name, count of angles, and numbers of its qubits and bits
+    :param steps: each operation's name, number of angles, and numbers of its qubits and bits
     :param registers: each register's name, and the numbers of its qubits or bits
-    :param size: counts of qubits and bits
-    :param placed: whether the circuit's qubits are those of the QPU
+    :param size: numbers of qubits and of bits
+    :param placed: whether the circuit was transpiled to the qubits of the QPU
     """
 
     steps: list[tuple[str, int, list[int]]]
@@ -489,13 +495,13 @@ def _structure(circuit: QuantumCircuit) -> tuple[_Structure, list[float]] | None
 
 
 def _in_order(circuit: QuantumCircuit) -> tuple[QuantumCircuit, Sequence[int]]:
-    """Return a circuit whose bits are in the order of its registers.
+    """Return an equivalent circuit whose bits are in the order of its registers.
 
-    OpenQASM declares bits in registers. The bits of a circuit of Qiskit may be in any order,
-    in no register or in several, and its counts follow its own order.
+    OpenQASM declares bits in registers. In Qiskit, the bits of a circuit may be in any order,
+    in no register or in several registers, and counts follow the circuit's order.
 
-    :returns: the circuit, and the place in the QPU's bit strings of each bit of the given
-        circuit, the last bit first
+    :returns: the circuit, and for each bit of the given circuit, last bit first, its place in
+        the QPU's bit strings
     :raises InputError: if a circuit whose registers share bits has conditions
     """
     bits = order = circuit.clbits

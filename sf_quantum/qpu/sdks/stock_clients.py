@@ -1,4 +1,4 @@
-"""A server of a job's QPU for the SDKs' own clients: Ocean's, IQM's, QRMI's.
+"""A local server of a job's QPU for the SDKs' own clients: Ocean's, IQM's and QRMI's.
 
 These clients support neither leases nor Unix sockets, and most of them do not support MUNGE.
 A forwarder on the job's machine accepts their requests on loopback TCP, and sends them to the
@@ -37,28 +37,28 @@ from sf_quantum.qpu.vendors.variables import (
     WARDEN_URL,
 )
 
-# by technology: its client's path at the service, and variables for URL and credential
+# by technology: path of the client's API at the service, and variables for URL and credential
 CLIENTS: Mapping[str, tuple[str, str, str]] = {
     "annealer": ("/sapi/v2", DWAVE_ENDPOINT, DWAVE_TOKEN),
     "superconducting": ("", "IQM_SERVER_URL", "IQM_TOKEN"),
 }
-# by technology: QRMI's type, and the variables for URL and credential, after the QPU's name;
-# there is none for the credential of warden, which MUNGE makes
+# by technology: QRMI's type, and the variables for URL and credential, without the prefix of
+# the QPU's name; warden has no variable for a credential, since it uses MUNGE
 QRMI: Mapping[str, tuple[str, str, str | None]] = {
     "superconducting": ("iqm-server", IQM_ENDPOINT, IQM_TOKEN),
     "neutral-atom": ("pasqal-local", WARDEN_URL, None),
 }
 MUNGE_HEADER = "X-Munge-Cred"
-# what warden publishes, and QRMI requests without a credential
+# public requests of the API of Pasqal's warden, which QRMI sends without a credential
 PUBLIC = (("GET", "/accessible"), ("GET", "/qpu/specs"))
 # Largest body of a request, the same as a service accepts.
 MOST_BYTES = 256 * 1024 * 1024
+# Time limit of a forwarded request.
 SECONDS = 120.0
-# Largest number of concurrent requests without a credential. The service answers them, but
-# while the service is slow, they would displace the job's own requests.
+# Largest number of concurrent requests without a credential. The service accepts them, but if
+# it is slow, more of them would displace the job's own requests.
 MOST_PUBLIC = 4
-# Headers that belong to a connection and not to a request, or that this relay sets
-# itself.
+# Headers that belong to a connection, not to a request, or that this forwarder sets itself.
 _OWN = {
     "authorization",
     "connection",
@@ -74,12 +74,12 @@ _OWN = {
 }
 
 
-#: Variables with the service's address, for clients that acquire a lease if they know none.
+#: Variables with the service's address, for clients that acquire a lease if they have none.
 ADDRESSES = tuple(address for _, address, _ in CLIENTS.values())
 
 
 def is_at(service: str, address: str) -> bool:
-    """Return whether a client's address is that of a QPU's service."""
+    """Return whether a client's address is the address of a QPU's service."""
     return f"{address}/".startswith(f"{service.rstrip('/')}/")
 
 
@@ -100,7 +100,7 @@ def variables(
 ) -> Iterator[dict[str, str]]:
     """Forward requests during the block; yield the variables of the technology's clients.
 
-    :param qpu: the job's side, with its lease
+    :param qpu: job's side of the QPU, with its lease
     :param environment: environment of the job, whose lists of QPUs are extended
     """
     technology = status.technology
@@ -139,10 +139,11 @@ def _qrmi(
     secret: str,
     environment: Mapping[str, str],
 ) -> dict[str, str]:
+    """Make QRMI's variables, with which its client reaches the forwarder."""
     if status.technology not in QRMI:
         return {}
     type_, url, credential = QRMI[status.technology]
-    # QRMI requests from an IQM Server the quantum computer with the resource's name
+    # from an IQM Server, QRMI requests the quantum computer that has the resource's name
     resource = name if credential is None else status.name
     settings = {
         url: where,
@@ -171,9 +172,10 @@ class _Handler(TimedHandler):
     timeout = SECONDS
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: standard error is the job's."""
+        """Log nothing: standard error belongs to the job."""
 
     def _forward(self) -> None:
+        """Forward a request of the job, or a public request."""
         is_known, public = self._is_known(), (self.command, self.path) in PUBLIC
         if is_known:
             self.server.trust(self.connection)
@@ -188,6 +190,7 @@ class _Handler(TimedHandler):
                 self.public.release()
 
     def _exchange(self, service: ServiceClient) -> None:
+        """Send a request to the service, and pass on its answer."""
         if not self.path.isascii():
             return self.send_error(400)
         length = content_length(self.headers["Content-Length"])
@@ -198,12 +201,12 @@ class _Handler(TimedHandler):
         body = self.rfile.read(length) or None
         try:
             status, headers, answer = service.exchange(
-                self.command, self.path, body, _passed(self.headers), SECONDS
+                self.command, self.path, body, _forwarded_headers(self.headers), SECONDS
             )
         except QuantumError as error:
             return self.send_error(502, explain=str(error))
         self.send_response(status)
-        for name, value in _passed(headers).items():
+        for name, value in _forwarded_headers(headers).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
@@ -224,5 +227,5 @@ class _Handler(TimedHandler):
     do_DELETE = do_GET = do_HEAD = do_PATCH = do_POST = do_PUT = _forward
 
 
-def _passed(headers: Message) -> dict[str, str]:
+def _forwarded_headers(headers: Message) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower() not in _OWN}

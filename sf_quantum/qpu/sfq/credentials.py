@@ -1,4 +1,4 @@
-"""How clients of our QPU service authenticate."""
+"""The credentials of clients of our QPU service."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Credentials:
-    """How a client authenticates, and how long it retries.
+    """The credentials of a client, and the time for which it retries.
 
-    :param token_file: a file with the bearer token
+    :param token_file: file with the bearer token
     :param munge: whether to send a MUNGE credential with each request, or ``munged``'s socket
     :param retry_seconds: time for which a request without an answer is retried; ``None``
-        for as long as a restart of the service may take
+        for the time that a restart of the service may take
     """
 
     token_file: str | None = None
@@ -28,7 +28,7 @@ class Credentials:
         return "MUNGE credential" if self.munge else None
 
     def munge_header(self) -> Mapping[str, str]:
-        """Make a header for one request, since a credential is accepted only once."""
+        """Make a new header for each request, since a credential is accepted only once."""
         if not self.munge:
             return {}
         # The import loads ctypes and libmunge, which most clients do not need.

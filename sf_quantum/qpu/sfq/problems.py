@@ -1,4 +1,4 @@
-"""Solves problems with jobs of a service; a second attempt finds the job of the first."""
+"""Solves problems with jobs of a service; a repeated attempt finds the job of the first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.qpu.sfq.service_jobs import ServiceJobs
 class Problems:
     """Solves problems, each under an idempotency key.
 
-    :param lease: the lease of the jobs
+    :param lease: lease of the jobs
     :param job_key: key that stays the same when the program is rerun; it replaces the lease
         in the idempotency keys
     """
@@ -27,7 +27,7 @@ class Problems:
         self._jobs = jobs
         self._lease = lease
         self._scope = job_key or lease
-        # Number of times that a problem was solved without a seed, by its key.
+        # Number of times that each problem was solved without a seed, by its key.
         self._solved: Counter[str] = Counter()
 
     def solve(self, problem: JSON, parameters: JobParameters) -> dict[str, JSON]:
@@ -72,7 +72,8 @@ class Problems:
         service, attempt = self._jobs.service, 1
         while True:
             job["idempotency_key"] = key if attempt == 1 else f"{key}-{attempt}"
-            # With a wait, a lost connection would leave open whether the service has the job.
+            # The request does not wait for the job's end: if the connection were lost
+            # meanwhile, it would be unknown whether the service has the job.
             response = service.send("POST", "/v1/jobs", job, retry=True)
             submitted = ServiceJob.read(
                 service.name, response.json(), key=str(job["idempotency_key"])
@@ -80,7 +81,7 @@ class Problems:
             is_new = response.status == 201
             if is_new or submitted.state not in ("Failed", "Cancelled"):
                 followed = self._jobs.follow(submitted)
-                # An earlier attempt's job is cancelled when the lease of that attempt ends.
+                # The job of an earlier attempt is cancelled when that attempt's lease ends.
                 if followed.state != "Cancelled" or followed.lease in (
                     None,
                     self._lease,

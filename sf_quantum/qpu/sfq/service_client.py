@@ -28,24 +28,23 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 # a restarted service is back within this time
 RETRY_SECONDS = 15.0
-# The service's tokens file is replaced within this time; if it stays unreadable, a person
-# must act.
+# The replacement of the service's tokens file takes less than this time; if the file is
+# unreadable for longer, an operator must act.
 TOKENS_SECONDS = 2.0
 REQUEST_SECONDS = 10.0
-# Time limit for a job or a result of tens of megabytes, which the service needs time to
-# read.
+# Time limit for a job or a result of tens of megabytes, whose transfer and reading take long.
 LARGE_SECONDS = 90.0
 # statuses after which another attempt may succeed: the service is busy or closed, or a
-# proxy answers in its place; `backoff` has the pauses
+# proxy answers for it; `backoff` defines the pauses
 BUSY = (408, 425, 429, 502, 503, 504)
 
 
 class ServiceClient:
-    """Sends requests to one service: retries, refusals and their messages.
+    """Sends requests to one service, with retries, and raises errors for rejected requests.
 
     :param qpu: name of the QPU in error messages
-    :param lease: lease, on the job's side only; an ended or unknown lease is a ``QpuError``
-        there, since the job has not made a mistake
+    :param lease: lease of the requests, on the job's side; if it has ended or is unknown,
+        the error is a ``QpuError``, since this is not the job's mistake
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class ServiceClient:
         self._token: str | None = None
         if credentials.token_file is not None:
             self._token = read_token(credentials.token_file)
-        # a job may send many consecutive requests, a driver one now and then
+        # only a job, which may send many requests in sequence, keeps its connection
         kind = Client if lease is None else KeptClient
         self._client = kind(url, headers, self._credential)
         #: sends another client's request with this client's lease and credential
@@ -89,16 +88,16 @@ class ServiceClient:
         expected: Collection[int] = (),
         most_bytes: int = ANSWER_BYTES,
     ) -> Response:
-        """Send a request once, or until it is answered.
+        """Send a request once or, with ``retry``, until it is answered.
 
         :param retry: whether to repeat the request, which must then be idempotent
-        :param expected: the statuses of refusals that the caller handles
+        :param expected: error statuses that the caller handles
         :param most_bytes: largest answer in bytes
         :raises Unreachable: if there is no answer in time
         :raises AuthenticationError: if the user is not accepted, or lacks the right
         :raises LeaseLost: if the lease has ended
-        :raises InputError: if the request is refused for another reason
-        :raises QpuError: if the service is in trouble
+        :raises InputError: if the request is rejected for another reason
+        :raises QpuError: if the service is busy or fails, or if a proxy answers for it
         """
         retry_seconds = self._retry_seconds if retry else 0.0
         deadline = None
@@ -154,7 +153,7 @@ class ServiceClient:
         return InputError(message)
 
     def text(self, content: Mapping[str, JSON], key: str) -> str:
-        """Read a text that every answer of this kind contains."""
+        """Read a text that the answer must contain."""
         value = content.get(key)
         if not isinstance(value, str):
             raise QpuError(f"{self.name}: its answer has no {key!r}, is it sfq serve?")
@@ -176,7 +175,7 @@ def read_answer(who: str, kind: type[T], answer: JSON, what: str) -> T:
 
 
 def refusal(response: Response) -> str:
-    """Return the service's own reason for a refusal."""
+    """Return the service's reason for rejecting a request."""
     content = response.json()
     detail = content.get("detail") or f"HTTP status {response.status}"
     field = content.get("field")

@@ -1,4 +1,4 @@
-"""The QPU of a service: its status, and its description."""
+"""The status and the description of a service's QPU."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _device(service: ServiceClient, query: str = "") -> _Device:
 
 
 def status(service: ServiceClient, size: JobSize | None) -> QpuStatus:
-    """See :meth:`Qpu.status`; sent once, since callers report a missing answer.
+    """See :meth:`Qpu.status`; the request is not repeated: callers report a missing answer.
 
     :param size: size of the job whose cost is requested
     """
@@ -101,7 +101,7 @@ def description(service: ServiceClient) -> Description:
     device = _device(service)
     kinds = tuple(kind for kind in KINDS if kind in device.payloads)
     specs = None
-    if {"sequence", "photonic"} & {*kinds}:  # their specs are in warden's dialect
+    if {"sequence", "photonic"} & {*kinds}:  # only warden's API has these specs
         send = partial(service.send, timeout_seconds=LARGE_SECONDS)
         specs = service.text(send("GET", "/qpu/specs").json(), "specs")
     return Description(

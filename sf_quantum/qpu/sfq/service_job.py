@@ -15,7 +15,7 @@ from sf_quantum.protocol.values import Amount, Count, Size, check_about
 from sf_quantum.qpu.sfq.service_client import read_answer
 from sf_quantum.text import one_line
 
-# A job that ends within this time is not worth a line in the log.
+# A job that should end within this time is not logged.
 SOON_SECONDS = 1.0
 # A job that is expected to run for longer is logged as a warning.
 LONG_SECONDS = 600.0
@@ -35,10 +35,10 @@ class ServiceJob:
 
     :param attempt: number of the attempt, from 1
     :param ended: time when the job left the device, in seconds since the epoch
-    :param position: number of jobs ahead of it
-    :param eta_seconds: seconds until it starts
-    :param expected_run_seconds: seconds that it is expected to run
-    :param result: result, if it is small
+    :param position: number of jobs ahead of the job
+    :param eta_seconds: seconds until the job starts
+    :param expected_run_seconds: expected run time of the job in seconds
+    :param result: result, if it is small enough to be part of the answer
     """
 
     id: str
@@ -70,7 +70,7 @@ class ServiceJob:
         :param who: name of the service
         :param id_: id of the requested job
         :param key: idempotency key of the requested job
-        :raises QpuError: if the answer is not a job, or is about another one
+        :raises QpuError: if the answer is not a job, or is about another job
         """
         for name, asked in (("id", id_), ("idempotency_key", key)):
             if asked is not None:
@@ -79,11 +79,11 @@ class ServiceJob:
 
     @property
     def remark(self) -> str:
-        """The note, unless it says no more than that the job was cancelled."""
+        """The note, unless it only reports that the job was cancelled."""
         return "" if self.note == "cancelled" else self.note
 
     def log_expected(self, who: str) -> None:
-        """Log when the job is expected to start, and how long to run.
+        """Log the expected start and run time of the job.
 
         A long run is a warning. A job that is expected to end soon is not logged.
         """

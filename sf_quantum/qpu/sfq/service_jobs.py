@@ -36,18 +36,20 @@ from sf_quantum.qpu.sfq.service_client import (
 from sf_quantum.qpu.sfq.service_job import ServiceJob
 
 T = TypeVar("T")
+# Longest time that the service may wait before it answers a request about a job.
 POLL_SECONDS = 30.0
-# A service that answers without news within this time does not wait as requested.
+# An answer without new results within this time shows that the service does not wait.
 EARLY_SECONDS = 1.0
-# Time that a submission waits for the job's end: a small job then takes one request,
-# and no line is logged about how long it will take.
+# Time that a submission waits for the job's end: so a small job takes one request, and
+# nothing is logged about its expected duration.
 SUBMISSION_SECONDS = 0.5
+# Time limit of each request that cancels a job.
 CANCEL_SECONDS = 2.0
-# Statuses after which there is no job; after other statuses of a proxy, there may be one.
+# Statuses after which the service has no job; after a proxy's other statuses, it may have one.
 NOT_ACCEPTED = (408, 425, 429, 503)
 # Text before the last value in the results of our service.
 INFO = ', "info": '
-# Largest number of occurrences of INFO that are tried, from the end of a result.
+# Maximum number of occurrences of INFO that are tried, from the end of a result.
 INFO_TRIES = 100
 _SUBMISSIONS = f"/v1/jobs?wait={SUBMISSION_SECONDS:g}"
 
@@ -76,7 +78,7 @@ class ServiceJobs:
             if error.sent:
                 raise
             raise NotAccepted(str(error)) from error
-        except Unsendable as error:  # no fault of the job
+        except Unsendable as error:  # not the job's fault
             raise NotAccepted(str(error)) from error
         if response.status in NOT_ACCEPTED:
             message = f"{self.service.name} takes no job now: {refusal(response)}"
@@ -124,8 +126,8 @@ class ServiceJobs:
     def run(self, task: Task) -> Outcome:
         """See :meth:`Qpu.run_job`; a small job takes one request.
 
-        An unanswered submission is repeated: with the same tag, which is the job's
-        idempotency key, it is the same job.
+        An unanswered submission is repeated with the same tag, which is the job's idempotency
+        key, so the service does not create a second job.
         """
         body = self._body(task)
         try:
@@ -146,7 +148,7 @@ class ServiceJobs:
     def follow(self, job: ServiceJob) -> ServiceJob:
         """Wait until a job has finished.
 
-        :param job: answer to its submission
+        :param job: job from the answer to its submission
         """
         service = self.service
         job.log_expected(service.name)
@@ -165,15 +167,15 @@ class ServiceJobs:
         return job
 
     def withdraw(self, body: Mapping[str, JSON] | bytes) -> None:
-        """Cancel a job by the body of its submission, which may not have been answered."""
+        """Cancel a job whose submission may be unanswered, by repeating the submission."""
         send = partial(self.service.send, timeout_seconds=CANCEL_SECONDS)
         with suppress(QpuError, InputError):
-            # With the same idempotency key, it is the same job.
+            # With the same idempotency key, this is the same job.
             submitted = send("POST", "/v1/jobs", body).json()
             send("DELETE", f"/v1/jobs/{self.service.text(submitted, 'id')}")
 
     def outcome(self, job: ServiceJob, most_bytes: int = RESULT_BYTES) -> Outcome:
-        """Return how a job ended, with its result if it completed."""
+        """Return the outcome of a finished job, with the result if the job completed."""
         if job.state not in OVER:
             raise QpuError(f"{self.service.name}: job {job.id} is {job.state}")
         result, failure = None, None
@@ -194,8 +196,8 @@ class ServiceJobs:
         """Fetch a result; its ``info`` is separated without parsing the rest."""
         response = self.send("GET", job_id, "/result", most_bytes=most_bytes)
         text = response.body.decode(errors="replace").strip()
-        # Within a string of JSON, the quotes of INFO would have backslashes; within
-        # another object, more than one bracket would follow.
+        # Within a JSON string, the quotes of INFO would have backslashes; within a nested
+        # object, more than one bracket would follow.
         end, begins = len(text), text.startswith('{"')
         for _ in range(INFO_TRIES if begins else 0):
             if (end := text.rfind(INFO, 0, end)) < 0:
@@ -218,10 +220,11 @@ class ServiceJobs:
         yield from self._parts(job_id, "counter", counter)
 
     def sample_sets(self, job_id: str) -> Iterator[dict[str, JSON]]:
-        """Yield the serialized sample sets of a job's BQMs, as :meth:`counters`."""
+        """Yield the serialized sample sets of a job's BQMs, like :meth:`counters`."""
         yield from self._parts(job_id, "sample_set", mapping)
 
     def _parts(self, job_id: str, what: str, read: Callable[[JSON], T]) -> Iterator[T]:
+        """Yield the parts of a job's result as they finish, each converted by ``read``."""
         first, over, state = 0, False, ""
         pauses = backoff.JOB.pauses()
         while not over:
@@ -255,10 +258,10 @@ class ServiceJobs:
         retry: bool = False,
         most_bytes: int = RESULT_BYTES,
     ) -> Response:
-        """Send a request about a job, or about a part of the job, which may be large.
+        """Send a request about a job, or for a part of the job, which may be large.
 
-        :param part: path of the part
-        :param most_bytes: largest part in bytes
+        :param part: path of the part, such as ``/result``
+        :param most_bytes: maximum size of the part in bytes
         :raises UnknownJob: if the service does not know the job
         """
         response = self.service.send(

@@ -34,7 +34,7 @@ class ServiceLeases:
 
     service: ServiceClient
     options: Mapping[str, JSON]
-    # The class granted, by token, where it is not the class requested.
+    # The granted class by token, if it is not the requested class.
     _other_class: dict[str, str] = field(default_factory=dict)
 
     def acquire_waiting(

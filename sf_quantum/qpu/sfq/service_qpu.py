@@ -64,10 +64,10 @@ SLURM_OPTIONS = {
 
 
 class SfqQpu(Qpu):
-    """A QPU, real or emulated, behind an ``sfq serve``.
+    """A QPU, real or emulated, behind ``sfq serve``.
 
-    :param lease_options: options of the leases that it acquires
-    :param lease: the acquisition token, on the job's side
+    :param lease_options: options of the leases to acquire, on the driver's side
+    :param lease: acquisition token, on the job's side
     :param job_key: key that stays the same when the job is rerun, on the job's side
     :param purpose: purpose of the QPU jobs, if it differs from the lease's
     """
@@ -111,7 +111,7 @@ class SfqQpu(Qpu):
         folder; ``tokenFile`` or ``munge`` if the service authenticates its clients;
         ``class``, ``project``, hints and bounds of the leases; the ``user`` of the leases,
         which only root and admins may set; ``slurmJob``, ``slurmCluster``, ``partition``
-        and ``account`` of their Slurm job, by default from the environment.
+        and ``account`` of the leases' Slurm job, by default from the environment.
         """
         check_name(name, "QPU name")
         check_keys(config, KEYS)
@@ -158,7 +158,7 @@ class SfqQpu(Qpu):
         return self._leases.acquire_waiting(job, wait_seconds, key)
 
     def shortfall(self, token: str) -> str | None:
-        """See :meth:`Qpu.shortfall`; the service lowers a class instead of refusing it."""
+        """See :meth:`Qpu.shortfall`; the service may grant a lower class than requested."""
         return self._leases.shortfall(token)
 
     def renew(self, token: str) -> float | None:
@@ -204,8 +204,8 @@ class SfqQpu(Qpu):
         The idempotency key is derived from the job's key (else from the lease), the problem
         and the parameters, so a second attempt finds the QPU job of the first, even if the
         driver was killed in between. If one process solves the same problem again without a
-        seed, this is another job with its own samples. If another process has submitted the
-        job before, that job is used, and the samples' ``info`` contains ``found``.
+        seed, this is another job with its own samples. If another process has already
+        submitted the job, its result is used, and the samples' ``info`` contains ``found``.
         """
         samples = self._problems.solve(dict(bqm), parameters)
         if samples.get("type") != "SampleSet":

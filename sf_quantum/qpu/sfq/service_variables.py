@@ -1,4 +1,4 @@
-"""The variables with which a job's clients reach ``sfq serve``, and mark their QPU jobs there.
+"""The variables with which a job's clients reach ``sfq serve``, and mark their QPU jobs.
 
 Each variable begins with the QPU's name, such as ``NAME_SFQ_URL``. A site's file contains the
 variables of the service without the name.
@@ -14,7 +14,7 @@ from sf_quantum.files import JSON, socket_in
 from sf_quantum.qpu.sfq.credentials import Credentials
 
 URL, TOKEN_FILE, MUNGE = "SFQ_URL", "SFQ_TOKEN_FILE", "SFQ_MUNGE"
-# how long a client waits for a service that does not answer
+# seconds for which a client waits for a service that does not answer
 PATIENCE = "SFQ_PATIENCE_SECONDS"
 # a key that stays the same when the job is rerun, and the purpose of its QPU jobs
 JOB_KEY, PURPOSE = "SFQ_JOB_KEY", "SFQ_PURPOSE"

@@ -1,4 +1,4 @@
-"""Problems on the qubits of an annealer: embedded, encoded, and read from its answers.
+"""Problems on the qubits of an annealer: their embedding, encoding, and decoded answers.
 
 minorminer, which searches for an embedding, holds Python's global lock for up to minutes.
 So it runs in its own process, while the other threads of this process continue.
@@ -36,7 +36,7 @@ Pairs: TypeAlias = Sequence[tuple[int, int]]
 SEARCH_SECONDS = 60
 # Time for starting the process on a busy machine.
 SPARE_SECONDS = 60
-# number of searches whose results are cached, each with half a megabyte for the graph
+# number of searches whose results are cached; each needs half a megabyte for the graph
 KEPT = 32
 # Address space of a search; 1,500 variables with 4,500 interactions take 240 MB of
 # memory.
@@ -45,7 +45,7 @@ MICROSECONDS = 1e6
 
 
 class WrongEmbedding(ValueError):
-    """An answer is to the same problem in another embedding."""
+    """The answer is for the same problem in another embedding."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Embedded:
     """A problem on the qubits of a solver.
 
     :param source: the problem
-    :param target: the same problem over qubits; its variables are their numbers
-    :param chains: the qubits of each variable; ``None`` if the problem is over qubits
+    :param target: the same problem over qubits; its variables are numbers of qubits
+    :param chains: the qubits of each variable; ``None`` if ``source`` is over qubits
     :param seed: seed of the search for the chains
     """
 
@@ -72,7 +72,7 @@ class Embedded:
         seed: int | None = None,
         chain_strength: float | None = None,
     ) -> Self:
-        """Embed a problem; the same arguments give the same embedding, if time allows.
+        """Embed a problem; the same arguments give the same embedding, within the time limit.
 
         :param seed: seed of the search; by default it is derived from the problem's
             interactions, so problems with the same interactions have the same embedding
@@ -118,9 +118,9 @@ class Embedded:
         )
 
     def samples(self, problem: ProblemStatusMaybeWithAnswer) -> SampleSet:
-        """Decode and unembed an answer; the energies are those of the given problem.
+        """Decode and unembed an answer; energies are computed from ``source``.
 
-        :raises WrongEmbedding: if the answer is to a problem over other qubits
+        :raises WrongEmbedding: if the answer is for a problem over other qubits
         :raises ValueError: if the answer is malformed
         """
         if problem.answer is None:
@@ -128,7 +128,7 @@ class Embedded:
         samples, largest = self._decoded(problem.answer)
         if not samples.record.num_occurrences.sum():
             raise ValueError("an answer without reads")
-        # All values have JSON's types, not those of NumPy or of the client.
+        # All values have JSON's types, not types of NumPy or of the client.
         summary = {
             "reads": int(samples.record.num_occurrences.sum()),
             "job": problem.id,
@@ -158,10 +158,10 @@ class Embedded:
         return samples
 
     def _decoded(self, answer: ProblemAnswer) -> tuple[SampleSet, float]:
-        """Read samples of the qubits, and the largest error of the answer's energies."""
+        """Return the samples of the qubits, and the largest error of the answer's energies."""
         from dwave.cloud.coders import decode_qp_numpy
 
-        # the decoder makes an array of this width
+        # checked first, since the decoder makes an array of this width
         if not 0 < answer.num_variables <= self.solver.num_qubits:
             raise ValueError(f"num_variables: {answer.num_variables}")
         message = {"type": self.type, "answer": answer.model_dump()}
@@ -205,7 +205,7 @@ def access_seconds(timing: Mapping[str, float] | None) -> float | None:
 def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:
     """Search for an embedding.
 
-    :param source: interactions of the variables 0 to n - 1, and of each with itself
+    :param source: interactions of the variables 0 to n - 1, and each variable with itself
     :param target: couplers of the qubits
     :returns: the qubits of each variable; empty if no embedding is found
     :raises InputError: if the search takes too long, or needs too much memory
@@ -215,6 +215,7 @@ def search(source: Pairs, target: Pairs, seed: int) -> list[list[int]]:
 
 @lru_cache(KEPT)
 def _search(given: str) -> list[list[int]]:
+    """Search for an embedding in a separate process."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],

@@ -1,7 +1,7 @@
 """IQM's QPUs, behind an IQM Server: circuits of ``prx`` and ``cz``.
 
-The driver's side uses QRMI. Jobs go over IQM's own API in the format of QRMI's client, but
-without the client: it waits for half a minute in each request about a job, even before it
+The driver's side uses QRMI. Jobs are sent to IQM's own API in the format of QRMI's client, but
+not with this client, which waits for half a minute in each request about a job, even before it
 cancels a job, and does not report the billed time, the queue position or the calibration.
 """
 
@@ -54,8 +54,8 @@ from sf_quantum.text import one_line, utc
 if TYPE_CHECKING:
     from sf_quantum.samplers.qaoa import CircuitRunner
 
-# statuses after which there is no job, and another attempt may succeed: those from any
-# sender, and those only from IQM, since a proxy also sends them if it loses a connection
+# statuses after which IQM has no job, and another attempt may succeed: the first from any
+# sender; the others only from IQM itself, since a proxy sends them after a lost connection
 NOT_ACCEPTED, NOT_ACCEPTED_BY_IQM = (425, 429), (408, 503)
 STATES: Mapping[str, State] = {
     "waiting": "Queued",
@@ -64,18 +64,18 @@ STATES: Mapping[str, State] = {
     "failed": "Failed",
     "cancelled": "Cancelled",
 }
-# the error code if a job that has finished is cancelled
+# the error code of a cancellation if the job has already finished
 OVER_ALREADY = "illegal_job_status"
-# IQM's only reservation: a time that the account has booked, in which its jobs run. The
-# token of a lease with this reservation begins with this word, which tells the job's side.
+# IQM's only reservation: a time that the account has booked, in which its jobs run. The token
+# of a lease with this reservation begins with this word, so that the job's side knows of it.
 TIMESLOT = "timeslot"
-# the error code of a refused job whose account has booked no timeslot
+# the error code of a job that is rejected since its account has booked no timeslot
 NO_TIMESLOT = "no_booked_timeslots"
-# Longest timeslot in seconds, so the requested time range begins this long ago. IQM does not
-# document whether it lists timeslots that began before the range.
+# Assumed maximum length of a timeslot in seconds. The requested time range begins this long
+# ago, since IQM does not document whether it lists timeslots that began before the range.
 LONGEST_TIMESLOT = 86400.0
-# values of a set of calibrations, by our names: beginning and end of IQM's name, and the
-# factor that converts an average fidelity into a depolarising error, 0 for other values
+# values of a calibration set, by our names: beginning and end of IQM's name, and the factor
+# that converts an average infidelity to a depolarising error, or 0 for values to keep
 OBSERVED: Mapping[str, tuple[str, str, float]] = {
     "readout_false_one": ("metrics.ssro.measure.", ".error_0_to_1", 0.0),
     "readout_false_zero": ("metrics.ssro.measure.", ".error_1_to_0", 0.0),
@@ -91,7 +91,7 @@ Count = Annotated[int | None, BeforeValidator(count)]
 
 
 def _moment(time: datetime) -> datetime:
-    """Return a time in UTC, where its year may be out of range."""
+    """Return a time in UTC; its year may be out of range there."""
     try:
         return time.astimezone(UTC)
     except OverflowError as error:
@@ -185,7 +185,7 @@ class _Metrics(BaseModel):
 
 
 class IqmServer(Gates):
-    """An IQM QPU or IQM's cloud; tested against our service, which implements its API."""
+    """An IQM QPU or IQM's cloud; tested against our service, which implements IQM's API."""
 
     type = "iqm-server"
     solving = ("qiskit", "scipy")
@@ -323,7 +323,7 @@ class IqmServer(Gates):
             read(content)
 
     def submit(self, task: Task) -> str:
-        """See :meth:`Qpu.submit`; the vendor keeps the tag, but cannot look up a job by it."""
+        """See :meth:`Qpu.submit`; the vendor keeps the tag, but cannot look up jobs by tag."""
         circuits = read(parse_json(task.payload))
         job: dict[str, JSON] = {
             "circuits": [
@@ -413,7 +413,7 @@ class IqmServer(Gates):
 
 
 def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
-    """Write a circuit as IQM's clients do; a measurement's key contains bit count and bit."""
+    """Convert a circuit like IQM's clients; a measurement's key is ``m_BITS_BIT``."""
     instructions: list[JSON] = []
     for one in circuit.operations:
         args: dict[str, JSON] = dict(zip(("angle", "phase"), one.values, strict=False))
@@ -425,6 +425,7 @@ def _circuit(name: str, circuit: NativeCircuit) -> dict[str, JSON]:
 
 
 def _counter(measurement: _Measurement, circuit: NativeCircuit) -> dict[str, int]:
+    """Read the counts of a circuit; bits that the circuit does not measure are 0."""
     keys = [key.split("_") for key in measurement.measurement_keys]
     bits = circuit.bits
     places = [bits - 1 - int(bit) for _, _, bit in keys]
@@ -445,7 +446,7 @@ def _counter(measurement: _Measurement, circuit: NativeCircuit) -> dict[str, int
 
 
 def _calibration(id_: str, metrics: _Metrics) -> CalibrationData:
-    """Return id, time and mean values of the present set of calibrations."""
+    """Return id, time and mean values of the present calibration set."""
     means: dict[str, float] = {}
     for name, (begin, end, factor) in OBSERVED.items():
         values = [

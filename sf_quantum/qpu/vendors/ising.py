@@ -1,4 +1,4 @@
-"""Problems in the form that annealers accept, and samples from the spins they return."""
+"""The conversion of problems to annealers' fields and couplings, and of spins to samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.samplers.problem import check
 
 
 def ising(task: Task) -> tuple[list[float], list[tuple[int, int, float]]]:
-    """Write a problem as a field for each spin, and couplings of pairs of spins.
+    """Convert a problem to a field for each spin, and couplings of pairs of spins.
 
     :returns: the fields, and for each coupling both spins and its strength
     :raises InputError: if the payload is not a problem
@@ -30,11 +30,11 @@ def ising(task: Task) -> tuple[list[float], list[tuple[int, int, float]]]:
 
 
 def samples(task: Task, spins: Sequence[Sequence[int]]) -> str:
-    """Serialize spins as samples of a problem, with the energies of that problem.
+    """Serialize spins as samples of a problem, with energies computed from the problem.
 
-    :param spins: 1 or -1, a row for each shot
+    :param spins: spins, 1 or -1, in one row per shot
     :returns: the text of a :class:`~sf_quantum.protocol.tasks.Result`
-    :raises QpuError: if they are not the spins of all variables and shots
+    :raises QpuError: if ``spins`` does not have all variables and shots, or other values
     """
     bqm = BinaryQuadraticModel.from_serializable(_checked(task))
     expected = task.shots, len(bqm.variables)

@@ -74,8 +74,7 @@ TIMEOUT = "QRMI_JOB_TIMEOUT_SECONDS"
 # Slurm's value for a job without a time limit, as the SPANK plugin passes it on
 NO_TIMEOUT = 2**32 - 1
 MISSING = "the package qrmi is not installed (pip install 'sf-quantum[qrmi]')"
-# only our code retries: a second lease, acquired by the client's own retry, would never be
-# released
+# only our code retries: if QRMI's client retried, a second lease might never be released
 _NO_RETRIES = {"QRMI_PASQAL_RETRIES_DISABLED": "true"}
 POLL_SECONDS = 0.5
 # class names of errors after which a retry is useless
@@ -88,26 +87,28 @@ _REFUSALS = (
     "UnsupportedPayloadError",
     "UnsupportedResourceTypeError",
 )
+# class names of errors about a resource or task that does not exist
 _GONE = ("ResourceNotFoundError", "TaskNotFoundError")
 # the beginning of the message of an error that occurs before a request is sent
 _UNSENT = "munge encode failed"
-# the status of an HTTP answer in the error messages of QRMI
+# the HTTP status in the error messages of QRMI
 _STATUS = re.compile(r"(?:[Ss]tatus:?|body:) (\d{3})\b")
+# client errors after which another attempt may succeed
 _BUSY = (408, 425, 429)
-# statuses after which there is no job, and another attempt may succeed; not 408 and 503,
-# which a proxy also sends when it loses a used connection
+# statuses after which the vendor has no job, and another attempt may succeed; without 408
+# and 503, which a proxy also sends if it loses a connection during a request
 _NOT_ACCEPTED = (425, 429)
-# ends of the names of variables that identify where jobs are: the service, and its account
+# ends of the names of variables that identify where jobs are: the service and the account
 _WHERE = ("_URL", "_ENDPOINT", "_CRN", "_PROJECT_ID")
 REQUEST_SECONDS = 30.0
-# largest number of requests to a QPU that have not ended after their time limit
+# maximum number of concurrent requests to a QPU, including requests past their time limit
 MOST_OVERDUE = 16
 STATES: Mapping[str, State] = {state: state for state in get_args(State)}
 T = TypeVar("T")
 
 
 class QrmiQpu(Qpu):
-    """A QPU of any of QRMI's types; each type is a subclass of two lines.
+    """A QPU of any of QRMI's types, each of which is a small subclass.
 
     :param resource: the site's description of the QPU, and the job's time limit; on the
         job's side, also the acquisition token
@@ -148,9 +149,9 @@ class QrmiQpu(Qpu):
     def from_config(cls, name: str, config: Mapping[str, JSON]) -> Self:
         """See :meth:`Qpu.from_config`.
 
-        The keys are ``qrmiConfig``, the file; ``resource``, the name of its entry, if it is
-        not the QPU's; and ``timeoutSeconds``. The QPU gets the entry's name, since the
-        vendor's service uses that name.
+        The keys are ``qrmiConfig``, the file; ``resource``, the name of an entry in the file,
+        by default the QPU's name; and ``timeoutSeconds``. The QPU gets the entry's name,
+        since the vendor's service uses that name.
         """
         check_keys(config, KEYS)
         path = config_text(config, "qrmiConfig")
@@ -191,9 +192,9 @@ class QrmiQpu(Qpu):
         )
 
     def acquire(self, job: str | None = None) -> str:
-        """See :meth:`Qpu.acquire`; the QPU gets the Slurm job's id, if there is one."""
+        """See :meth:`Qpu.acquire`; within a Slurm job, the QPU gets the job's id."""
         with errors(self._who, leasing=True):
-            token: str = self._ask(lambda its: its.acquire(), late=self.release)
+            token: str = self._ask(lambda client: client.acquire(), late=self.release)
         return token
 
     def release(self, token: str) -> None:
@@ -217,7 +218,7 @@ class QrmiQpu(Qpu):
         return cls(Resource(name, cls.type, variables))
 
     def sampler(self) -> Sampler:
-        """Refuse; kinds of QPU for which a QUBO can be translated override this."""
+        """Raise an error; kinds of QPU that can run a converted QUBO override this method."""
         raise InputError(
             f"QPU {self.name!r} ({self.type}) takes {self.takes}, not QUBOs: run a "
             "program that uses the package qrmi, or choose a sampler that needs no QPU"
@@ -234,18 +235,18 @@ class QrmiQpu(Qpu):
 
         QRMI's clients have no time limit: a call that takes longer continues in a thread.
 
-        :param late: function that gets an answer that comes after the time limit
+        :param late: function that is called with an answer that comes after the time limit
         """
         client = self._client(token)
         if not self._requests.acquire(blocking=False):
             raise QpuError(f"{self._who} leaves {MOST_OVERDUE} requests unanswered")
-        asked = in_thread(lambda: call(client))
-        asked.add_done_callback(lambda _: self._requests.release())
+        future = in_thread(lambda: call(client))
+        future.add_done_callback(lambda _: self._requests.release())
         try:
-            return asked.result(REQUEST_SECONDS)
+            return future.result(REQUEST_SECONDS)
         except TimeoutError as error:
             if late is not None:
-                asked.add_done_callback(lambda done: _given(late, done))
+                future.add_done_callback(lambda done: _given(late, done))
             text = f"no answer within {REQUEST_SECONDS:g} s"
             raise QpuError(f"{self._who}: {text}") from error
 
@@ -270,10 +271,10 @@ class QrmiQpu(Qpu):
         self._end_relay()
 
     def _relayed(self, url: str) -> str:
-        """Return the URL of a relay that bounds the client's answers; see :mod:`.relay`.
+        """Return the URL of a relay that limits answers; see :mod:`sf_quantum.net.relay`.
 
-        QRMI's client follows redirects, with its MUNGE credential, and accepts answers of
-        any size.
+        QRMI's client itself follows redirects, with its MUNGE credential, and accepts answers
+        of any size.
         """
         from sf_quantum.net import relay
 
@@ -285,7 +286,7 @@ class QrmiQpu(Qpu):
 
 
 class _Pasqal(QrmiQpu):
-    """Neutral atoms: a QUBO of an independent set runs as a pulse sequence."""
+    """A neutral-atom QPU; a QUBO of an independent set runs as a pulse sequence."""
 
     technology = "neutral-atom"
     solving = ("pulser",)
@@ -312,7 +313,7 @@ class _Pasqal(QrmiQpu):
     def run(
         self, sequence: str, shots: int
     ) -> tuple[Mapping[str, int], dict[str, JSON]]:
-        """Run a sequence; return how often each bit string was read, and the timing."""
+        """Run a sequence; return the counts of bit strings, and the timing."""
         import qrmi
 
         payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=shots)
@@ -321,7 +322,7 @@ class _Pasqal(QrmiQpu):
         return counts, {**timing}
 
     def _read(self, result: str) -> tuple[dict[str, int], dict[str, JSON]]:
-        """Read counts of bit strings, and ``info`` if there is one, as from our service."""
+        """Read counts of bit strings, and ``info``, which only our service sends."""
         try:
             content = mapping(parse_json(result))
             counts = counter(content.get("counter"))
@@ -352,8 +353,8 @@ class _Pasqal(QrmiQpu):
     def submit(self, task: Task) -> str:
         """See :meth:`Qpu.submit`; the vendor keeps no tag.
 
-        QRMI does not distinguish a refused connection from one that is cut during a request.
-        So the status of the QPU is queried first.
+        QRMI does not distinguish a refused connection from a connection that is lost during a
+        request. So the status of the QPU is queried first.
         """
         sequence = parse_json(task.payload)
         if not isinstance(sequence, str):
@@ -372,7 +373,7 @@ class _Pasqal(QrmiQpu):
             payload = qrmi.Payload.PasqalCloud(sequence=sequence, job_runs=task.shots)
             return self._ask(
                 lambda client: str(client.task_start(payload)),
-                late=self.cancel,  # nobody would know of the task
+                late=self.cancel,  # the caller does not get the id of such a task
             )
 
     def poll(self, job_id: str) -> Progress:
@@ -443,7 +444,7 @@ class _Pasqal(QrmiQpu):
 
 
 class PasqalLocal(_Pasqal):
-    """Neutral atoms behind a warden or our service; tested against the latter."""
+    """A neutral-atom QPU behind Pasqal's warden or our service; tested with our service."""
 
     type = "pasqal-local"
     jobs_end_with_lease = True
@@ -451,13 +452,13 @@ class PasqalLocal(_Pasqal):
 
 
 class PasqalCloud(_Pasqal):
-    """Pasqal's cloud; its address is fixed, so our tests do not reach it."""
+    """Pasqal's cloud; its address is fixed, so it is not covered by our tests."""
 
     type = "pasqal-cloud"
 
 
 class Gates(QrmiQpu):
-    """Circuits made with Qiskit; a QUBO runs with QAOA."""
+    """A gate-based QPU, for circuits made with Qiskit; a QUBO runs with QAOA."""
 
     def sampler(self) -> Sampler:
         """See :meth:`Qpu.sampler`: ``qaoa``, on this machine."""
@@ -492,25 +493,25 @@ class _Ibm(Gates):
 
 
 class IbmQuantumSystem(_Ibm):
-    """An IBM QPU on the premises; tested for its refusals only."""
+    """An on-premises IBM QPU; only its errors are tested."""
 
     type = "ibm-quantum-system"
 
 
 class IbmQuantumComputeService(_Ibm):
-    """IBM's cloud; tested against answers written from its public API."""
+    """IBM's cloud; tested with answers written according to its public API."""
 
     type = "ibm-quantum-compute-service"
 
 
 class Oqtopus(QrmiQpu):
-    """OQTOPUS; needs QRMI's ``liboqtopus_py_bridge.so``, which is not on PyPI."""
+    """A QPU of OQTOPUS; needs QRMI's ``liboqtopus_py_bridge.so``, which is not on PyPI."""
 
     type = "oqtopus"
 
     @classmethod
     def problem(cls) -> str | None:
-        # looked up as in the package
+        # looked up as in the package qrmi
         library = os.environ.get("PY_BRIDGE_PATH") or "liboqtopus_py_bridge.so"
         lacking = None
         try:
@@ -521,14 +522,17 @@ class Oqtopus(QrmiQpu):
 
 
 class AliceBobFelis(QrmiQpu):
-    """Alice & Bob's cat qubits; tested without a QPU only."""
+    """A QPU of Alice & Bob's cat qubits; tested only without a QPU."""
 
     type = "alice-bob-felis"
 
 
 @dataclass(frozen=True)
 class PrimitiveRunner:
-    """A QPU behind one of QRMI's own samplers, such as IBM's; ``who`` names it in errors."""
+    """A QPU behind one of QRMI's samplers, such as IBM's.
+
+    :param who: name of the QPU in error messages
+    """
 
     name: str
     sampler: BaseSamplerV2
@@ -560,10 +564,11 @@ class PrimitiveRunner:
         from sf_quantum.qpu.circuit_runner import bits
 
         text = qasm3.dumps(circuit.assign_parameters(values))
-        made, combine = self.passes.expanded(text)
+        circuits, combine = self.passes.expanded(text)
         # A circuit that no pass has changed need not be parsed.
         pubs = [
-            (circuit, values) if one == text else (qasm3.loads(one),) for one in made
+            (circuit, values) if one == text else (qasm3.loads(one),)
+            for one in circuits
         ]
         counts = (one.get_counts() for one in self._run(pubs, shots))
         return bits(combine(counts)), None
@@ -582,9 +587,9 @@ class PrimitiveRunner:
 
 @contextmanager
 def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[None]:
-    """Convert the errors of QRMI, all of which are ``RuntimeError``, into ours.
+    """Convert the errors of QRMI, all of which are ``RuntimeError``, to our errors.
 
-    :param leasing: whether a conflict means that no lease is free
+    :param leasing: whether HTTP status 409 means that no lease is free
     :param gone: whether to ignore that the resource or task no longer exists
     """
     try:
@@ -606,10 +611,10 @@ def errors(who: str, *, leasing: bool = False, gone: bool = False) -> Iterator[N
 def run(
     client: QuantumResource, payload: Payload, who: str
 ) -> tuple[str, dict[str, float]]:
-    """Run a task; an interrupt stops it on the QPU.
+    """Run a task; an interrupt stops the task on the QPU.
 
-    :returns: the result, and the timing by the local clock; the time on the QPU ends when a
-        poll shows that the task has ended
+    :returns: the result, and the timing by the local clock; the time on the QPU ends with the
+        first poll that shows the task as ended
     :raises QpuError: if the task fails or the QPU does not answer
     """
     submitted = started = time.monotonic()
@@ -639,7 +644,7 @@ def _given(late: Callable[[T], None], done: Future[T]) -> None:
 
 
 def _kind(error: RuntimeError) -> tuple[str, int]:
-    """Return the name of an error's class, and the status of the HTTP answer, or 0."""
+    """Return the name of an error's class, and the HTTP status, or 0."""
     match = _STATUS.search(str(error))
     return type(error).__name__, int(match[1]) if match else 0
 

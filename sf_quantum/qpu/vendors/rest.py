@@ -1,4 +1,4 @@
-"""Requests to a vendor's REST API, for clients of QPUs: checked answers, and our errors."""
+"""Requests to a vendor's REST API, for clients of QPUs, with checked answers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ T = TypeVar("T")
 
 
 class RestApi:
-    """A vendor's REST API, whose errors are those of :class:`~sf_quantum.qpu.Qpu`.
+    """A vendor's REST API; raises the errors that :class:`~sf_quantum.qpu.Qpu` documents.
 
     :param qpu: name of the QPU in messages
-    :param nothing_done: statuses after which a submission has certainly made no job, and
-        another attempt may succeed; no status that a proxy may send is among them
-    :param its_own: statuses with this meaning if the refusal contains ``code``; without
-        ``code``, a proxy has answered, and the job may have been made behind it
-    :param reason: the field of a refusal that contains the reason
-    :param code: the field that only the vendor's own refusals have
+    :param nothing_done: statuses after which a submission has certainly created no job, and
+        another attempt may succeed; no proxy may send such a status after a submission
+    :param its_own: statuses that mean this only if the answer contains ``code``; otherwise a
+        proxy has answered, and the vendor may have created the job
+    :param reason: field of an error answer that contains the reason
+    :param code: field that only the vendor's own error answers have
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RestApi:
     def checked(self, expected: type[T], response: Response) -> T:
         """Parse an answer of a type that pydantic can check.
 
-        ``NaN`` and infinities are read as ``null``: they are not JSON, nor times or prices.
+        ``NaN`` and infinities are read as ``null``: they are neither JSON nor valid numbers.
 
         :raises QpuError: if the answer is of another type
         """
@@ -97,14 +97,14 @@ class RestApi:
         An answer may have 8 MiB and take ten seconds; the result of a job may be as large as
         its shots allow, and take longer.
 
-        :param expected: the statuses of refusals that the caller handles
-        :param result_of: the task whose result is requested
-        :raises NotAccepted: if the request had certainly no effect, and may succeed later
+        :param expected: error statuses that the caller handles
+        :param result_of: task whose result is requested
+        :raises NotAccepted: if the request certainly had no effect, and may succeed later
         :raises LeaseLost: if the lease of the request has ended (410)
         :raises UnknownJob: if the path does not exist (404)
-        :raises AuthenticationError: if the user is refused (401, 403)
-        :raises InputError: if the request is refused
-        :raises QpuError: if there is no answer, or the service is in trouble
+        :raises AuthenticationError: if the user is rejected (401, 403)
+        :raises InputError: if the request is rejected for another reason
+        :raises QpuError: if there is no answer, or the service fails
         """
         try:
             if result_of is None:
@@ -124,7 +124,7 @@ class RestApi:
         raise self._refusal(response)
 
     def reason(self, response: Response) -> str:
-        """Write a message with the vendor's own reason for a refusal."""
+        """Return a message with the vendor's reason for rejecting a request."""
         reason = response.json().get(self._reason) or f"HTTP status {response.status}"
         return f"{self._name}: {shortened(str(reason))}"
 

@@ -1,4 +1,4 @@
-"""The variables of vendors' clients, which our clients read and our servers for SDKs set."""
+"""The variables of vendors' clients, which our clients read and our SDK servers set."""
 
 from __future__ import annotations
 

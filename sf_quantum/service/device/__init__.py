@@ -2,12 +2,12 @@
 
 A device is a subclass of :class:`~sf_quantum.service.device.interface.Device` with an entry
 point in the group ``sf_quantum.devices``, whose name selects the device in the service's
-configuration. ``interface`` is that of every device; ``emulator`` and ``vendor``
-implement it. ``processes`` runs computations for the service, within limits. ``problems`` and
-``circuits`` read the forms of a job's payload, ``readings`` holds calibrations and measured
-errors, and ``drift`` raises the alarm on them. ``quality_problem`` is the problem of quality
-jobs, ``operations`` defines changes of settings by operators, and ``foreign`` bounds contents
-from vendors.
+configuration. ``interface`` defines the interface of every device; ``emulator`` and
+``vendor`` implement it. ``processes`` runs the service's computations within limits.
+``problems`` and ``circuits`` read a job's payload. ``readings`` holds calibrations and
+measured errors, and ``drift`` raises an alarm if they drift. ``quality_problem`` builds the
+problem of quality jobs, ``operations`` defines changes of settings by operators, and
+``foreign`` limits the size of data from vendors.
 
 Imports: net, protocol, qpu, samplers, service/domain.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GROUP = "sf_quantum.devices"
 _registry: Registry[type[Device]] = Registry(GROUP, "device type")
-#: the types of the installed devices, sorted
+#: the types of installed devices, sorted
 names = _registry.names
-#: the class of a device, by its type
+#: function that returns the class of a device type
 load = _registry.load

@@ -7,9 +7,9 @@ from sf_quantum.samplers.problem import FieldError
 
 
 def texts(content: JSON) -> tuple[list[str], int]:
-    """Return the texts of a payload, and the number of its circuits.
+    """Return the OpenQASM texts of a payload, and the number of its circuits.
 
-    :raises FieldError: if the content has none of these forms
+    :raises FieldError: if the content is not a text, a list of texts, or a program with values
     """
     match content:
         case str():

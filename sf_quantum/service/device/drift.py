@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Cusum:
-    """The two-sided tabular CUSUM of standardized values.
+    """A two-sided tabular CUSUM (cumulative sum) of standardized values.
 
-    Page, "Continuous inspection schemes", Biometrika 41, 1954, p. 100; in the form of
+    From Page, "Continuous inspection schemes", Biometrika 41, 1954, p. 100, in the form of
     Montgomery, Introduction to Statistical Quality Control, chapter 9.
     """
 
@@ -34,7 +34,7 @@ class Cusum:
 
 @dataclass
 class DriftWatch:
-    """The CUSUMs of a device, by name of the series."""
+    """The CUSUMs of a device, by series name."""
 
     name: str
     settings: DriftSettings = field(default_factory=DriftSettings)
@@ -65,7 +65,7 @@ class DriftWatch:
         self.alarms.clear()
 
     def observe(self, series: str, deviation: float) -> None:
-        """Add a value's deviation from the expected one, in standard deviations."""
+        """Add a value's deviation from the expected value, in standard deviations."""
         cusum = self.sums.setdefault(series, Cusum(self.settings))
         if cusum.observe(deviation) and series not in self.alarms:
             self.alarms.append(series)

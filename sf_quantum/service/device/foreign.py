@@ -1,4 +1,4 @@
-"""Contents from vendors, bounded in size and with printable texts."""
+"""Copies of data from vendors, limited in size and with printable texts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sf_quantum.files import JSON
 from sf_quantum.text import shortened
 
-# Longest text within a content: enough for a paragraph, such as a calibration's note.
+# Longest text within the data: enough for a paragraph, such as a calibration's note.
 MAX_TEXT = 2000
 MAX_DEPTH = 16
 
 
 class TooLarge(ValueError):
-    """A content is larger than the bound, or nested too deeply."""
+    """The data are larger than the limit, or nested too deeply."""
 
 
 @dataclass
@@ -28,17 +28,19 @@ class _Budget:
 
 
 def plain(content: JSON, max_characters: int) -> JSON:
-    """Copy a content, with printable texts and finite numbers; others become ``None``.
+    """Copy data with printable texts; numbers that are not finite become ``None``.
 
-    Values that are not JSON, which an untyped client may return, also become ``None``.
+    Very large integers, and values that are not JSON (an untyped client may return such
+    values), also become ``None``.
 
-    :param max_characters: approximate bound on the characters of its JSON text
-    :raises TooLarge: if the text is longer, or the content is nested too deeply
+    :param max_characters: approximate limit on the characters of the data's JSON text
+    :raises TooLarge: if the text is longer, or the data are nested too deeply
     """
     return _plain(content, _Budget(max_characters), 0)
 
 
 def _plain(content: JSON, budget: _Budget, depth: int) -> JSON:
+    """Copy a value as JSON; invalid numbers and other types become ``None``."""
     if depth > MAX_DEPTH:
         raise TooLarge("nested too deeply")
     if isinstance(content, str):
@@ -54,7 +56,7 @@ def _plain(content: JSON, budget: _Budget, depth: int) -> JSON:
     budget.take(8)
     if isinstance(content, bool) or content is None:
         return content
-    if isinstance(content, int):  # not every JSON library supports longer ones
+    if isinstance(content, int):  # not every JSON library supports longer integers
         return content if content.bit_length() <= 1023 else None
     if isinstance(content, float):
         return content if math.isfinite(content) else None

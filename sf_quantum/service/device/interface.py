@@ -1,4 +1,4 @@
-"""The interface of devices: all that the queue needs of a device.
+"""The interface of devices: everything that the queue needs from a device.
 
 A device is one class and an entry point in the group ``sf_quantum.devices``; the entry point's
 name is the ``type`` in the configuration's section ``device``. The contract tests are
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """The state of a device itself, regardless of what the service's operators have set.
+    """The state of the device itself, regardless of the availability that operators set.
 
-    :param reason: why the device is not online, in the vendor's words
+    :param reason: the vendor's reason why the device is not online
     :param trouble: warning in one sentence, if the device is online but impaired
     :param queue_length: number of jobs in the vendor's queue, without the service's jobs
     :param eta_seconds: time until a job that is submitted now would start at the vendor
@@ -57,7 +57,7 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a job is expected to cost.
+    """The expected cost of a job.
 
     :param qpu_seconds: QPU time, as billed
     :param spread: standard deviation of ``qpu_seconds``
@@ -69,7 +69,7 @@ class Cost:
     compute_seconds: float = 0.0
 
     def times(self, jobs: int) -> Cost:
-        """Return the cost of this many such jobs, run one at a time."""
+        """Return the cost of a number of such jobs, run one at a time."""
         spread = self.spread * math.sqrt(jobs)
         return Cost(self.qpu_seconds * jobs, spread, self.compute_seconds)
 
@@ -84,7 +84,7 @@ class DeviceJobs(ABC):
     @property
     @abstractmethod
     def recovery(self) -> Recovery:
-        """What becomes of a job when the service is killed."""
+        """How jobs are recovered after the service was killed."""
 
     @property
     def depth(self) -> int:
@@ -95,10 +95,11 @@ class DeviceJobs(ABC):
     def submit(self, task: Task) -> str:
         """Submit a job.
 
-        :returns: its id on the device
-        :raises NotAccepted: if there is certainly no job, and another attempt may succeed
-        :raises InputError: if the device refuses the job
-        :raises QpuError: if there may be a job
+        :returns: the job's id on the device
+        :raises NotAccepted: if the device certainly has not accepted the job, but may accept a
+            later attempt
+        :raises InputError: if the device rejects the job
+        :raises QpuError: if it is unknown whether the device has accepted the job
         """
 
     @property
@@ -108,10 +109,10 @@ class DeviceJobs(ABC):
 
     @property
     def give_up_seconds(self) -> float:
-        """Seconds after which a job is given up.
+        """Seconds after which a job is abandoned.
 
-        The time runs while the job is to end but does not, or while all requests about the
-        job fail although others succeed.
+        The time runs while the job should end but does not, or while all requests about
+        the job fail although other requests succeed.
         """
         return 60.0
 
@@ -120,12 +121,12 @@ class DeviceJobs(ABC):
         return True
 
     def abandon(self, job_id: str) -> None:
-        """Forget a job that is given up; does not block."""
+        """Forget an abandoned job; does not block."""
         return
 
     @property
     def late_seconds(self) -> float:
-        """Seconds within which an unanswered submission may still arrive."""
+        """Seconds within which a submission without a reply may still reach the device."""
         return 10.0
 
     def find(self, tag: str) -> str | None:
@@ -136,10 +137,10 @@ class DeviceJobs(ABC):
         return None
 
     def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
-        """List the other jobs with the tag of a job, whose submissions arrived late.
+        """List the other jobs with the tag of a job: submissions that arrived late.
 
-        By default, this is the job that :meth:`find` returns, if that is another job. A
-        device that can list all jobs with a tag should override this method.
+        By default, the list has the job that :meth:`find` returns, unless its id is
+        ``job_id``. A device that can list all jobs with a tag should override this method.
 
         :raises QpuError: if the device does not answer
         """
@@ -150,7 +151,7 @@ class DeviceJobs(ABC):
     def poll(self, job_id: str, task: Task) -> Progress:
         """Wait until the state of a job changes, or for about a second.
 
-        A cancellation ends the wait.
+        A cancellation of the job ends the wait.
 
         :raises UnknownJob: if the device no longer knows the job
         :raises QpuError: if the device does not answer
@@ -158,7 +159,7 @@ class DeviceJobs(ABC):
 
     @abstractmethod
     def result(self, job_id: str, task: Task) -> Outcome:
-        """Read the outcome of a job that has ended. The device may then forget the job.
+        """Read the outcome of a job that has ended; afterwards the device may forget the job.
 
         :raises UnknownJob: if the device does not know the job
         :raises QpuError: if the device does not answer
@@ -186,16 +187,16 @@ class Device(ABC):
     @classmethod
     @abstractmethod
     def from_config(cls, config: Mapping[str, JSON]) -> Self:
-        """Make the device from the configuration's section, without its ``type``.
+        """Create the device from the section ``device``, without the key ``type``.
 
         :raises InputError: if a key is unknown, missing or wrong
         """
 
     def keep_in(self, folder: Path) -> None:
-        """Use this folder to keep data for the next service, such as leases.
+        """Use a folder to keep data, such as leases, across restarts of the service.
 
         Called once, when the service starts. Other users may be able to read the folder, so
-        secrets need files of mode 0600.
+        files with secrets need mode 0600.
         """
         return
 
@@ -227,8 +228,8 @@ class Device(ABC):
     def reservations(self) -> Mapping[str, ReservedTime | None]:
         """The reservations that leases may name, as of the last :meth:`refresh`.
 
-        Each name has its present reserved time, or else the next one; ``None`` if none is
-        booked. A task names the reservation of its job's lease.
+        Each name maps to its present reserved time, or else to its next reserved time;
+        ``None`` if no time is booked. A task names the reservation of its job's lease.
         """
         return {}
 
@@ -239,12 +240,12 @@ class Device(ABC):
 
     @property
     def calibrations(self) -> Calibrations:
-        """Its calibrations as of now; by default, only the calibration in its description."""
+        """The calibrations as of now; by default, only the calibration in the description."""
         return Calibrations(self.description.calibration or CalibrationData())
 
     @property
     def variant(self) -> str:
-        """Text of what affects its results but is not in its description."""
+        """Settings that affect results but are not in the description, as text."""
         return ""
 
     @property
@@ -278,14 +279,14 @@ class Device(ABC):
 
     @property
     def takes_lists(self) -> bool:
-        """Whether a job may have a list of BQMs; else they are submitted one at a time."""
+        """Whether a job may have a list of BQMs; if not, BQMs are submitted one at a time."""
         return False
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Reject a job that cannot run on the device; may take seconds.
 
-        :returns: the size of its payload
-        :raises FieldError: if it cannot run; the error names the field of the request
+        :returns: the size of the job's payload
+        :raises FieldError: if the job cannot run; the error names the field of the request
         :raises Busy: if this machine is too busy to check the job now
         """
         self.check_parameters(kind, parameters)
@@ -295,9 +296,9 @@ class Device(ABC):
         return Size(size.values, problems=size.problems, qubits=size.qubits)
 
     def check_parameters(self, kind: Kind, parameters: JobParameters) -> None:
-        """Reject a job that cannot run on the device, regardless of its content.
+        """Reject a job whose kind or parameters the device does not support.
 
-        :raises FieldError: if it cannot run; the error names the field of the request
+        :raises FieldError: if the job cannot run; the error names the field of the request
         """
         description = self.description
         if kind not in description.kinds:
@@ -309,15 +310,15 @@ class Device(ABC):
             raise FieldError("parameters.num_reads", detail)
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
-        """Reject a job by its size; its payload has been checked before.
+        """Reject a job whose size is not supported; the payload has already been checked.
 
-        :raises FieldError: if it cannot run; the error names the field of the request
+        :raises FieldError: if the job cannot run; the error names the field of the request
         """
         return
 
     @abstractmethod
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        """Estimate what a job costs; does not block."""
+        """Estimate the cost of a job; does not block."""
 
     def elapsed_seconds(self, cost: Cost) -> float:
         """Return how long a job of this cost occupies the device; does not block."""
@@ -336,5 +337,5 @@ class Device(ABC):
         return self.name
 
     def close(self) -> None:
-        """Release its leases, processes and connections."""
+        """Release the device's leases, processes and connections."""
         return

@@ -68,7 +68,7 @@ class Operation(Generic[D]):
     def values(self, given: Mapping[str, JSON]) -> dict[str, float]:
         """Validate values; parameters that are not given remain unchanged.
 
-        :raises FieldError: if a parameter is unknown or invalid; the error names it
+        :raises FieldError: if a parameter is unknown or invalid; the error names the parameter
         """
         parameters = {parameter.name: parameter for parameter in self.parameters}
         for name in given:

@@ -14,10 +14,10 @@ from sf_quantum.samplers import problem
 from sf_quantum.samplers.problem import FieldError
 from sf_quantum.service.domain.jobs import Size
 
-# Bounds of a list of BQMs, which the service parses in its own process.
+# Limits on a list of BQMs, which the service parses in its own process.
 MOST_PROBLEMS = 1000
 MOST_CHARACTERS = 4 * 2**20
-# A variable takes as long in a sweep as this many interactions.
+# In a sweep, a variable takes as long as this many interactions.
 VARIABLE_UPDATES = 50
 
 
@@ -25,7 +25,7 @@ def check(content: JSON, qubits: int) -> Size:
     """Check the BQMs of a payload, and return their size.
 
     :param qubits: number of qubits of the device; 0 if unknown
-    :raises FieldError: if a BQM is invalid; the error names it and its field
+    :raises FieldError: if a BQM is invalid; the error names the BQM and its field
     """
     if not isinstance(content, list):
         return _checked(content, "problem", qubits)
@@ -48,7 +48,7 @@ def check(content: JSON, qubits: int) -> Size:
 
 
 def solver(description: Description) -> dict[str, JSON] | None:
-    """Return the properties of a device's solver; ``None`` if it reports none."""
+    """Return the properties of a device's solver; ``None`` if the device reports none."""
     if description.solver is None:
         return None
     return {
@@ -98,7 +98,7 @@ def with_solver(
 
 
 def each(content: JSON) -> Iterator[tuple[str, Mapping[str, JSON]]]:
-    """Yield each BQM of a payload, after the path of its field."""
+    """Yield the BQMs of a payload, each as a pair of its field's path and the BQM."""
     if not isinstance(content, list):
         yield "problem", mapping(content)
         return
@@ -115,7 +115,7 @@ def _checked(content: JSON, field: str, qubits: int) -> Size:
 
 
 def problem_size(bqm: Mapping[str, JSON]) -> Size:
-    """Return the size of a serialized BQM that was checked."""
+    """Return the size of a serialized BQM, which must have been checked."""
     variables, pairs = problem.size(bqm), bqm["quadratic_head"]
     interactions = len(pairs) if isinstance(pairs, list) else 0
     updates = VARIABLE_UPDATES * variables + interactions

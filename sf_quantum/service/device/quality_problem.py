@@ -10,9 +10,10 @@ from sf_quantum.files import JSON
 from sf_quantum.samplers.problem import document
 from sf_quantum.service.device.emulator.device_errors import FIELD_RANGE
 
+# Largest number of spins in the problem.
 SPINS = 12
-# Strength of all terms but one. One field has the full range of the device. Control errors
-# are relative to the range, and therefore large compared with the weak terms.
+# Strength of all terms except the first field, which has the full range of the device.
+# Control errors are relative to this range, and therefore large compared with the weak terms.
 WEAK = 0.1
 
 
@@ -20,11 +21,11 @@ def problem(qubits: int) -> dict[str, JSON]:
     """Return a chain with a planted ground state, as a serialized BQM.
 
     The planted state minimizes every term and is therefore the unique optimum. Half of its
-    spins are up, so that it is sensitive to both read-out errors.
+    spins are up, so the number of hits depends on both kinds of read-out errors.
 
     :param qubits: number of qubits of the device; 0 if unknown
     """
-    # neighbours are equal and different in turn
+    # neighbouring spins are alternately equal and different
     spins = [1 if place % 4 < 2 else -1 for place in range(min(SPINS, qubits or SPINS))]
     fields = [FIELD_RANGE, *[WEAK] * (len(spins) - 1)]
     return document(

@@ -23,7 +23,7 @@ class Calibration:
     """A calibration of a device at a point in time.
 
     :param age: age from 0 (new) to 1 (about to be renewed)
-    :param faulty: whether it has larger errors; not visible to users
+    :param faulty: whether its errors are larger than usual; not visible to users
     :param seed: seed of random draws that change with each calibration
     :param drifts: whether it gradually becomes faulty; not visible to users
     """
@@ -65,7 +65,7 @@ class Reading:
 
     @property
     def deviations(self) -> dict[str, float]:
-        """Deviations of the values from the expected ones, in standard deviations."""
+        """Deviations from the expected values, in standard deviations."""
         return {
             name: math.log(value / self.expected[name]) / READING_ERROR
             for name, value in self.values.items()
@@ -77,9 +77,9 @@ class CalibrationHistory:
     """The latest calibrations of a device; times are seconds since the epoch.
 
     :param made: time of the present calibration
-    :param times: when the values were measured
+    :param times: times at which the values were measured
     :param renewals: times of calibrations, within the range of ``times``
-    :param values: values at each of the times, by name
+    :param values: values at each of ``times``, by name
     """
 
     id: str
@@ -132,7 +132,7 @@ class Calibrations:
         return 60.0
 
     def readings(self, after: Reading | None) -> Sequence[Reading]:
-        """List the readings after a given one, oldest first."""
+        """List the readings after a given reading, oldest first."""
         return ()
 
     def history(self) -> CalibrationHistory | None:

@@ -147,7 +147,7 @@ def read(
         try:
             return _read_in_process(body, reading, deadline - time.monotonic())
         finally:
-            _reading.release()
+            _process_permits.release()
     return _submission(*_read(body, reading))
 
 

@@ -59,8 +59,8 @@ class PhotonicExperiment(BaseModel):
     heralds: Annotated[dict[_Herald, Detected], BeforeValidator(_refuse_many_keys)] = (
         Field(
             default_factory=dict,
-            description="What some modes have to detect, by mode: a photon (1) or none (0). "
-            "The result has the other modes.",
+            description="The number of photons (0 or 1) that a mode must detect, by mode. "
+            "The result contains only the other modes.",
         )
     )
     postselect: str | None = Field(

@@ -1,4 +1,4 @@
-"""What the QPU did for a job, in Slurm's accounting."""
+"""The QPU use of a job, in Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from sf_quantum.qpu.leasing.burst.controller import slurm
 
 
 def account(job: int, client: Qpu, token: str, waited: str) -> None:
-    """Write what the QPU did for a job to Slurm's accounting, if it has any.
+    """Write the QPU use of a job to Slurm's accounting, if the QPU reports its jobs.
 
-    QPU jobs that had run for an earlier job are in that one's account.
-
-    The controller takes no comment on a job that has ended.
+    QPU jobs that are charged to an earlier lease are left out. The comment is written with
+    ``sacctmgr``, since the controller accepts no comment on a job that has ended.
     """
     if (listed := client.jobs(token)) is None:
         return
@@ -32,7 +31,7 @@ def account(job: int, client: Qpu, token: str, waited: str) -> None:
         "lost_attempts": f"{_total(job.attempt for job in jobs) - len(jobs):.0f}",
         "lost_qpu_seconds": f"{_total(job.lost_qpu_seconds for job in jobs):.6f}",
     }
-    # sacctmgr would change quotation marks, as those of JSON
+    # not in JSON, since sacctmgr would change the quotation marks
     comment = " ".join(f"{key}={value}" for key, value in figures.items())
     modify = ("sacctmgr", "--immediate", "modify", "job", "where", f"jobid={job}")
     slurm(*modify, "set", f"admincomment={comment}")

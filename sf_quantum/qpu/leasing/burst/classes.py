@@ -12,7 +12,7 @@ from sf_quantum.protocol.leases import CLASSES
 
 @dataclass(frozen=True)
 class ClassRule:
-    """Which class in the service jobs of a QOS, of a partition, or of a priority have."""
+    """A rule that gives a class to jobs of a QOS, of a partition, or from a priority up."""
 
     what: str
     value: str
@@ -22,7 +22,7 @@ class ClassRule:
     def parse(cls, text: str) -> Self:
         """Read a rule such as ``qos:urgent=production``.
 
-        :raises ValueError: if it is none
+        :raises ValueError: if the text is not a rule
         """
         match = re.fullmatch(r"(qos|partition|priority):([^=]+)=(\w+)", text)
         if match is None or match[3] not in CLASSES:
@@ -32,7 +32,7 @@ class ClassRule:
         return cls(*match.groups())
 
     def fits(self, partition: str, qos: str, priority: str) -> bool:
-        """Whether it is about a job."""
+        """Return whether the rule applies to a job."""
         if self.what == "priority":
             return int(priority) >= int(self.value)
         return self.value == (qos if self.what == "qos" else partition)
@@ -41,10 +41,10 @@ class ClassRule:
 def class_of(
     rules: Sequence[ClassRule], partitions: str, qos: str, priority: str
 ) -> str | None:
-    """Return the class that the rules give a job: the lowest of those in its partitions.
+    """Return a job's class: the lowest class that the rules give in any of its partitions.
 
     :param partitions: all partitions in which a pending job may run; Slurm includes
-        those whose QOS or accounts would not let it start
+        partitions whose QOS or accounts would not let the job start
     """
     given = set()
     for partition in partitions.split(","):

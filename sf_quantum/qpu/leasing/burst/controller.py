@@ -1,4 +1,4 @@
-"""Slurm's commands for the jobs of a site, and what these report."""
+"""Slurm's commands for the jobs of a site, and the parsing of their output."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from sf_quantum.slurm.squeue import GatedJob, JobDetails, QueuedJob
 
 # States of burst buffers.
 STAGING, STAGED, PRE_RUN = "staging-in", "staged-in", "pre-run"
-# States of the buffer of a job that was queued again before it was taken down.
+# States of the burst buffer of a job that was requeued before the buffer was torn down.
 ENDING = ("post-run", "staging-out", "staged-out", "teardown", "teardown-fail")
 # Reasons of pending jobs that are held.
 _HELD = {"JobHeldUser", "JobHeldAdmin"}
-# Reasons of pending jobs that Slurm passes over.
+# Reasons of pending jobs that Slurm skips.
 _NOT_NEXT = ("Dependency", "BeginTime")
 
 
 def queue() -> dict[int, QueuedJob]:
-    """List the jobs that wait or run."""
+    """List the pending and running jobs."""
     return squeue.site_jobs(_rows(squeue.SITE_FORMAT, "-a"))
 
 
 def gated_jobs() -> dict[int, GatedJob]:
-    """List the jobs that wait or run, each array once."""
+    """List the pending and running jobs, each array once."""
     return squeue.gated_jobs(_rows(squeue.GATE_FORMAT, "-a"))
 
 
 def hold(name: str, action: str = "hold") -> None:
-    """Hold a job that waits.
+    """Hold a pending job.
 
-    :param action: that of ``scontrol``; who is held by ``uhold`` may release the job
-    :raises QpuError: if it has started, or ended
+    :param action: action of ``scontrol``; with ``uhold``, the user may release the job
+    :raises QpuError: if the job has started or ended
     """
     failure: QpuError | None = None
     try:
         slurm("scontrol", action, name)
-    except QpuError as error:  # such as for an array with tasks that have ended
+    except QpuError as error:  # for example, tasks of an array have ended
         failure = error
-    # Slurm 22.05 also holds jobs that run; what waits now starts no more.
+    # Slurm 22.05 also holds running jobs. A job that is pending now will not start.
     lines = slurm("squeue", "-h", "-j", name, "-o", "%T %r").splitlines()
     listed = [line.partition(" ") for line in lines]
     if {state for state, _, _ in listed} != {"PENDING"}:
@@ -54,7 +54,7 @@ def hold(name: str, action: str = "hold") -> None:
 
 
 def buffers() -> tuple[list[Buffer], dict[str, int]]:
-    """List the places in ``asking`` that are taken, and count them as Slurm does, by QPU."""
+    """List the places that jobs occupy, and Slurm's number of occupied places by QPU."""
     return burst.read(slurm(*burst.COMMAND))
 
 
@@ -66,7 +66,7 @@ def license_jobs() -> dict[int, str]:
 
 
 def license_totals() -> dict[str, int]:
-    """List how many units there are of each licence."""
+    """Return the number of units of each licence."""
     return licenses.totals(slurm(*licenses.COMMAND))
 
 
@@ -76,7 +76,7 @@ def reserved_licenses() -> dict[str, str]:
 
 
 def reserve(name: str, license_: str, units: int, *, exists: bool) -> None:
-    """Withhold units of a licence from all jobs by a reservation; jobs that run go on.
+    """Withhold units of a licence from all jobs with a reservation; running jobs continue.
 
     :param units: 0 removes the reservation
     """
@@ -84,7 +84,7 @@ def reserve(name: str, license_: str, units: int, *, exists: bool) -> None:
     if units and exists:
         slurm("scontrol", "update", *words)
     elif units:
-        # Slurm ends it after a year.
+        # Slurm ends the reservation after a year.
         when = ["StartTime=now", "Duration=UNLIMITED"]
         user = f"Users={getpass.getuser()}"
         slurm("scontrol", "create", *words, "Flags=ANY_NODES", *when, user)
@@ -93,10 +93,10 @@ def reserve(name: str, license_: str, units: int, *, exists: bool) -> None:
 
 
 def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
-    """Find the jobs that Slurm could not start if nothing ran, and why not.
+    """Find the jobs that Slurm could not start even if no other job ran.
 
-    :param program: ``qpu-can-start``; ``None`` where the site has not built it
-    :returns: reasons by job; a job about which nothing is known is missing
+    :param program: path of ``qpu-can-start``; ``None`` if the site has not built it
+    :returns: reasons by job; jobs that Slurm could start, or does not know, are left out
     """
     words = [str(job) for job in jobs]
     if program is None or not words:
@@ -110,8 +110,8 @@ def cannot_start(program: str | None, jobs: Iterable[int]) -> dict[int, str]:
 
 
 def comment(job: str, text: str) -> None:
-    """Write what a job waits for to its record."""
-    # nothing of the wait depends on it
+    """Write the reason for a job's wait to its record."""
+    # the wait does not depend on the comment
     with suppress(QpuError):
         slurm("scontrol", "update", f"JobId={job}", f"AdminComment={text}")
 
@@ -119,16 +119,16 @@ def comment(job: str, text: str) -> None:
 def slurm(*command: str) -> str:
     """Run a command of Slurm.
 
-    :raises QpuError: if it fails
+    :raises QpuError: if the command fails
     """
     return run_command(*command)
 
 
 def details(job: int, *options: str) -> JobDetails:
-    """Return what Slurm lists of a job.
+    """Return the details of a job that ``squeue`` lists.
 
-    :param options: further options of squeue, such as ``--states=all``
-    :raises QpuError: if it does not list the job
+    :param options: additional options of ``squeue``, such as ``--states=all``
+    :raises QpuError: if ``squeue`` does not list the job
     """
     # the id of an array's last task also means the array, which has a line for each task
     rows = _rows(squeue.DETAILS_FORMAT, "-j", str(job), *options)
@@ -148,16 +148,17 @@ def cluster() -> str:
 
 
 def is_behind(array: str, task: int) -> bool:
-    """Whether an earlier task of an array is still to be started.
+    """Return whether an earlier task of an array is still to be started.
 
-    Slurm would not start this one before, even if it had the lease that the other waits for.
+    Slurm would not start this task first, even if it had the lease that the earlier task
+    waits for.
     """
     try:
         pending = ("-r", "-t", "PENDING", "-j", array)
         lines = slurm("squeue", "-h", *pending, "-o", squeue.TASKS_FORMAT)
-    except QpuError:  # the controller is away
+    except QpuError:  # the controller does not respond
         return True
-    # one that is held has the priority 0
+    # a held task has priority 0
     return any(
         other.index < task and other.priority != "0" and other.reason not in _NOT_NEXT
         for other in squeue.tasks(lines)

@@ -1,9 +1,9 @@
-"""What is kept of a site's jobs that ask for leases or have them.
+"""The files about a site's Slurm jobs that request or have leases.
 
-The folder has a file for each job that asks for a lease or has one (``4711``: its environment),
-the command that acquires it (``4711.command``), and a mark if the job is held in Slurm until it
-can start (``4711.held``). Beside them: ``places``, those in ``asking`` that Slurm does not free,
-and ``watch``, the process id of ``sfq slurm watch``.
+The folder has a file for each such job (``4711``: its environment), the command that acquires
+its lease (``4711.command``), and a mark if the job is held in Slurm until it can start
+(``4711.held``). It also has ``places``, the numbers of places that Slurm does not free, and
+``watch``, the process id of ``sfq slurm watch``.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from sf_quantum.qpu.environment import TOKEN
 
 # Time that a process has to end after SIGTERM.
 END_SECONDS = 2.0
-# Why a job is held, how often it had no nodes, its submission, and the reason for the user.
+# A mark: why a job is held, number of leases without nodes, time of submission, and the reason
+# for the user.
 _MARK = re.compile(r"(\w+) (\d{1,9}) (-|\d+) ?(.*)", re.DOTALL)
 
 
 class Asks(Enum):
-    """How far the request of a job is.
+    """The progress of a job's request for a lease.
 
-    It is not its turn in its array, it waits for those ahead of it in Slurm's queue, the
-    QPU has it, or the QPU takes no requests of anybody.
+    Earlier tasks of its array are first (``LATER``), jobs ahead in Slurm's queue are first
+    (``NOT_YET``), the QPU has the request (``ASKED``) or accepts no requests (``CLOSED``).
     """
 
     LATER = "later"
@@ -44,8 +45,8 @@ class Asks(Enum):
 class Why(Enum):
     """Why a job is held in Slurm.
 
-    Slurm cannot start it, it has had a lease without nodes, its user has more than a share
-    of the places, or a controller that died has forgotten that it was to ask.
+    Slurm cannot start the job, the job had a lease but got no nodes, its user has more than
+    a share of the places, or a killed controller has forgotten the job's request.
     """
 
     CANNOT = "cannot"
@@ -56,10 +57,10 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Held:
-    """A job that waits for more than a lease.
+    """The mark of a job that is held in Slurm, not only waiting for a lease.
 
-    :param losses: how often it had a lease without nodes
-    :param text: the reason, for the user
+    :param losses: number of leases that the job lost because it got no nodes
+    :param text: reason, for the user
     :param submitted: see :class:`.BatchJob`
     """
 
@@ -70,7 +71,7 @@ class Held:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a file; a malformed one is that of a job that Slurm cannot start."""
+        """Read a mark; a malformed mark means that Slurm cannot start the job."""
         if (match := _MARK.fullmatch(text.strip())) is not None:
             with suppress(ValueError):
                 return cls(Why(match[1]), int(match[2]), match[4], match[3].strip("-"))
@@ -82,11 +83,11 @@ class Held:
 
 @dataclass(frozen=True)
 class Entry:
-    """A job that asks for a lease, or has one.
+    """The file of a job that requests or has a lease.
 
-    :param written: when it was acquired, or the job began to ask, in epoch seconds
-    :param waited: seconds from then to the lease
-    :param pid: the process that asks
+    :param written: time of the grant (until then, of the request), in epoch seconds
+    :param waited: seconds from the request to the grant
+    :param pid: id of the process that requests the lease
     :param submitted: see :class:`.BatchJob`
     """
 
@@ -100,7 +101,7 @@ class Entry:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a file; a malformed one is that of a job without a lease."""
+        """Read a file; a malformed file means that the job has no lease."""
         first, *lines = text.splitlines() or [""]
         variables = dict(line.split("=", 1) for line in lines if "=" in line)
         match first.split():
@@ -119,13 +120,13 @@ class Entry:
 
     @property
     def token(self) -> str | None:
-        """The lease."""
+        """The token of the lease; ``None`` before the grant."""
         tokens = (v for k, v in self.variables.items() if k.endswith(f"_{TOKEN}"))
         return next(tokens, None)
 
 
 class Folder:
-    """What is kept of jobs, for nobody else to read."""
+    """The folder, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -134,7 +135,7 @@ class Folder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def jobs(self, suffix: str = "") -> set[int]:
-        """The jobs that have a file of a kind."""
+        """Return the jobs that have a file with a suffix."""
         names = (path.name for path in self.path.iterdir())
         matches = (re.fullmatch(rf"(\d+){re.escape(suffix)}", name) for name in names)
         return {int(match[1]) for match in matches if match}
@@ -147,7 +148,7 @@ class Folder:
         self.replace(str(job), str(entry))
 
     def command(self, job: int) -> list[str] | None:
-        """The arguments of ``sfq`` that acquire a job's lease."""
+        """Return the arguments of ``sfq`` that acquire a job's lease."""
         with suppress(ValueError):
             words = parse_json(self._read(f"{job}.command") or "")
             if isinstance(words, list):
@@ -162,12 +163,12 @@ class Folder:
         self.replace(f"{job}.held", str(held))
 
     def remove(self, job: int) -> None:
-        """Forget a job that neither asks for a lease nor has one."""
+        """Forget a job that neither requests nor has a lease."""
         for name in (f"{job}", f"{job}.command"):
             (self.path / name).unlink(missing_ok=True)
 
     def end_asking(self, job: int) -> None:
-        """End the process that asks for a job's lease, if one is left."""
+        """End the process that requests a job's lease, if it is running."""
         entry = self.entry(job)
         if entry is None or not is_asking(entry.pid, job):
             return
@@ -181,14 +182,14 @@ class Folder:
                 os.kill(entry.pid, signal.SIGKILL)
 
     def replace(self, name: str, text: str) -> None:
-        """Write a file, which others read whole or not at all."""
+        """Write a file atomically, so that nobody reads a partial file."""
         part = self.path / f"{name}.{os.getpid()}.part"
         part.touch(0o600)
         part.write_text(text, encoding="utf-8")
         part.rename(self.path / name)
 
     def sweep_parts(self) -> None:
-        """Remove what processes have left that were killed while they wrote."""
+        """Remove partial files of processes that were killed while writing."""
         for part in self.path.glob("*.part"):
             if not Path("/proc", part.name.split(".")[-2]).exists():
                 part.unlink(missing_ok=True)
@@ -201,7 +202,7 @@ class Folder:
 
 
 def is_asking(pid: int, job: int) -> bool:
-    """Whether a process is another one that acquires a job's lease."""
+    """Return whether a process, other than this process, acquires a job's lease."""
     if pid in (0, os.getpid()):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Jobs that a controller that died has half forgotten."""
+"""Jobs that a killed Slurm controller has partly forgotten."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_ask
 from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
 from sf_quantum.slurm.squeue import QueuedJob
 
-# Time for which Slurm may still ask for a job that looks forgotten.
+# Time before a job that looks forgotten is requeued: Slurm may still continue its request.
 FORGOTTEN_SECONDS = 15.0
 
 
 class Forgotten:
-    """Queues jobs again whose wait or lease Slurm has lost.
+    """Requeues jobs whose wait or lease Slurm has lost.
 
     :param pools: QPUs with places
     """
@@ -34,7 +34,7 @@ class Forgotten:
         self._folder = folder
         self._pools = pools
         self._children = children
-        # When a job was first seen to be forgotten.
+        # By job, the time when the job was first seen to be forgotten.
         self._since: dict[int, float] = {}
 
     def mend(
@@ -44,10 +44,10 @@ class Forgotten:
         entries: Mapping[int, Entry],
         held: Mapping[int, Held],
     ) -> None:
-        """Queue jobs again that Slurm believes to be asking, or to have a lease.
+        """Requeue jobs that, only according to Slurm, request or have a lease.
 
-        A controller that is killed has saved its jobs within five seconds, but its burst
-        buffers within ten: nothing asks for such a job, nor does Slurm try that again.
+        Slurm's controller saves jobs every five seconds, but burst buffers every ten. If the
+        controller is killed, a job may lose its request, which Slurm does not repeat.
         """
         for job_id, mark in held.items():
             if mark.why is not Why.FORGOTTEN:
@@ -57,7 +57,8 @@ class Forgotten:
             else:
                 self._queue_again(job_id, mark.text)
         for job in jobs.values():
-            # Slurm would not try it again: something of it has failed before, but not now
+            # Slurm does not retry a job after a failure of its burst buffer, even if the
+            # cause was temporary
             if self._is_given_up(job) and job.id not in held:
                 with logged(job.id):
                     slurm("scontrol", "release", job.name)
@@ -73,50 +74,55 @@ class Forgotten:
             if now - since < FORGOTTEN_SECONDS:
                 continue
             with logged(job_id):
-                self._mend_job(jobs[job_id])
+                self._requeue_job(jobs[job_id])
 
-    def _mend_job(self, job: QueuedJob) -> None:
+    def _requeue_job(self, job: QueuedJob) -> None:
+        """Cancel and requeue a job that has lost its place or its lease."""
         if job.requeues is None:
             comment(job.name, f"{job.pool}: Slurm has lost its place, submit it again")
             return
         logger.info("job %d is queued again: its place was lost", job.id)
         if not job.requeues:
             slurm("scontrol", "update", f"JobId={job.name}", "Requeue=1")
-        # it has to end before it can be queued again, even if this process is killed
+        # the job must end before it can be requeued; the mark is for the case that this
+        # process is killed meanwhile
         words = f"{job.name} {int(job.requeues)}"
         self._folder.hold(job.id, Held(Why.FORGOTTEN, 0, words, job.submitted))
         slurm("scancel", job.name)
         self._queue_again(job.id, words)
 
     def _is_given_up(self, job: QueuedJob) -> bool:
-        # The second is that of a restarted controller for a job whose lease had ended.
+        """Return whether Slurm no longer retries a job whose burst buffer has failed."""
+        # A restarted controller gives the second reason if the job's lease had ended.
         reasons = ("burst_buffer/lua", "Burst buffer pre_run error")
         failed = job.reason.startswith(reasons) and job.priority > 0
         waits = job.state == "PENDING" and job.buffer in ("complete", "pending")
         return job.pool in self._pools and failed and waits
 
     def _is_forgotten(self, job: QueuedJob, taken: bool, entry: Entry | None) -> bool:
+        """Return whether Slurm lists a wait or a lease that the job does not have."""
         if job.id in self._children or (entry and is_asking(entry.pid, job.id)):
             return False
         if job.reason == "JobHeldUser":
             return False
-        # What ends a buffer is resumed only if the buffer itself was saved, too.
+        # Slurm resumes the end of a buffer only if the buffer itself was saved.
         if job.buffer in (STAGING, *ENDING):
             return not taken
         return job.buffer in (STAGED, PRE_RUN) and entry is None
 
     def _queue_again(self, job_id: int, words: str) -> None:
+        """Requeue a job; ``words`` has its name and its original setting of ``Requeue``."""
         name, _, requeues = words.partition(" ")
         flags = [] if requeues == "1" else ["Requeue=0"]
         try:
             slurm("scontrol", "requeue", name)
-            # not only after two minutes
+            # otherwise the job would start two minutes later
             slurm("scontrol", "update", f"JobId={name}", "StartTime=now", *flags)
-            # what failed before it was forgotten may have held it
+            # an earlier failure may have held the job
             slurm("scontrol", "release", name)
         except QpuError as error:
             logger.info("job %d: %s", job_id, error)
-            # the next look tries it again
+            # the next look retries, unless the job no longer exists
             if "Invalid job id" not in str(error):
                 return
         comment(name, "")

@@ -1,16 +1,17 @@
 """Keeps Slurm's licences of QPUs at the number of free vQPUs, for ``sfq slurm licenses``.
 
-A reservation of Slurm, ``sfq-QPU``, withholds the licences that no job may get now. The number of
-licences itself stays: Slurm refuses jobs that request more licences than there are (22.05,
-24.11), and those of ``slurm.conf`` cannot be changed without ``scontrol reconfigure``.
+A Slurm reservation, ``sfq-QPU``, withholds the licences that no job may get now. The total
+number of licences stays unchanged: Slurm rejects jobs that request more licences than exist
+(22.05, 24.11), and the licences of ``slurm.conf`` cannot be changed without ``scontrol
+reconfigure``.
 
 ::
 
-    a vQPU is leased by others           a licence less
-    closed, offline, no answer           no further licence
-    stopped                              all licences
+    a vQPU is leased by others           one licence less
+    QPU closed, offline, no answer       no further licences
+    this process stops                   all licences
 
-It keeps nothing: each look compares Slurm's numbers with those of the QPU's service.
+The process stores nothing: it compares Slurm's numbers with the QPU service's every time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ logger = logging.getLogger("sfq-slurm-licenses")
 
 
 class _Vqpus(NamedTuple):
-    """The vQPUs of a device, 0 while none is lent, and the leases that are held."""
+    """The number of vQPUs, 0 while the service grants no leases, and the held leases."""
 
     number: int = 0
     leases: Sequence[ListedLease] = ()
@@ -47,12 +48,12 @@ class _Vqpus(NamedTuple):
 def grantable(
     vqpus: int, leases: Iterable[ListedLease], jobs: Mapping[int, int], cluster: str
 ) -> int:
-    """Return how many licences jobs may hold, those that have started included.
+    """Return how many licences jobs may hold, including jobs that have started.
 
-    It is the number of vQPUs without those that are leased by others than jobs with a licence.
+    This is the number of vQPUs minus the leases that belong to no job with a licence.
 
-    :param leases: all that are held, listed before ``jobs``: so a job that starts meanwhile
-        never counts twice, and one that ends meanwhile counts as another's
+    :param leases: all held leases, listed before ``jobs``: a job that starts in between is
+        not counted twice, and the lease of a job that ends in between is deducted
     :param jobs: the units of the licence that each job of the cluster holds
     """
     unused, others = Counter(jobs), 0
@@ -65,37 +66,37 @@ def grantable(
 
 
 class Licenses:
-    """One process on a host with Slurm's commands, as SlurmUser or an operator.
+    """The process that adapts the licences, run as SlurmUser or a Slurm operator.
 
-    :param qpus: clients of an admin, by licence
+    :param qpus: clients with an admin's rights, by licence
     """
 
     def __init__(self, qpus: Mapping[str, SfqQpu], cluster: str) -> None:
         self._qpus = qpus
         self._cluster = cluster
-        # Services that have listed their leases for an admin.
+        # QPUs whose services have accepted this client as an admin.
         self._checked: set[str] = set()
-        # What the services have not answered yet.
+        # Queries that the services have not answered yet, by licence.
         self._answers: dict[str, Future[_Vqpus]] = {}
-        # Consecutive looks in which a service, or Slurm, has failed.
+        # Consecutive failures, by the name of a service or of Slurm.
         self._failures = Counter[str]()
 
     def check(self) -> None:
         """Check that Slurm has the licences, and that the services list all leases.
 
-        :raises InputError: if not
+        :raises InputError: if a licence is missing, or a service rejects the client
         :raises QpuError: if Slurm does not answer
         """
         totals = controller.license_totals()
         for license_, qpu in self._qpus.items():
             if license_ not in totals:
                 raise InputError(unknown("licence of Slurm", license_, [*totals]))
-            # A service that is away is checked when it is back.
+            # A service that does not answer is checked later.
             with suppress(QpuError):
                 self._read(qpu)
 
     def run(self) -> None:
-        """Look every few seconds; when it ends, Slurm may grant all licences."""
+        """Compare the numbers every few seconds; at the end, let Slurm grant all licences."""
         try:
             while True:
                 began = time.monotonic()
@@ -106,11 +107,11 @@ class Licenses:
                 self._try(f"Slurm, {license_}", partial(self._give_back, license_, qpu))
 
     def poll(self) -> None:
-        """Compare Slurm's numbers with those of the services, and write what differs."""
+        """Compare Slurm's numbers with the services', and correct Slurm's."""
         for license_, qpu in self._qpus.items():
             if license_ not in self._answers:
                 self._answers[license_] = in_thread(partial(self._read, qpu))
-        # A service that does not answer delays no other: its answer is for a later look.
+        # A service that does not answer does not delay others: a later look uses its answer.
         done, _ = wait(self._answers.values(), timeout=POLL_SECONDS)
         vqpus = dict.fromkeys(self._qpus, _Vqpus())
         for license_, answer in [*self._answers.items()]:
@@ -121,6 +122,7 @@ class Licenses:
         self._try("Slurm", partial(self._write, vqpus))
 
     def _write(self, vqpus: Mapping[str, _Vqpus]) -> None:
+        """Withhold the licences that no job may get now."""
         jobs = controller.license_jobs()
         totals = controller.license_totals()
         reserved = controller.reserved_licenses()
@@ -143,14 +145,14 @@ class Licenses:
 
     def _read(self, qpu: SfqQpu) -> _Vqpus:
         if qpu.name not in self._checked:
-            # Others than admins would be sent their own leases only.
+            # Only admins get the leases of all users.
             qpu.service.send("GET", "/v1/admin/audit?limit=1")
             self._checked.add(qpu.name)
         status = qpu.status()
         return _Vqpus(status.vqpus if status.online else 0, list_leases(qpu))
 
     def _try(self, name: str, act: Callable[[], _T]) -> _T | None:
-        """Act; the first of consecutive failures is logged, and their number at the end."""
+        """Call a function; log the first of consecutive failures, and finally their number."""
         try:
             result = act()
         except QuantumError as error:

@@ -1,4 +1,4 @@
-"""The places of a QPU in Slurm's pools that Slurm does not free."""
+"""Lost places in Slurm's pools; a pool has a place for each job that may request a lease."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence
 from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.slurm.burst import Buffer
 
-# A place counts as lost after this time; until then, another job may just be taking it.
+# A place counts as lost after this time; before, another job may just be taking it.
 LOST_SECONDS = 10.0
 
 
 class LostPlaces:
-    """Places of jobs that are gone, written for the plugin, which adds them to the pools."""
+    """Places of jobs that no longer exist; Slurm's plug-in adds their number to the pools."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        # How many are lost and since when, and how many are written, by QPU.
+        # By QPU: number of places that look lost, with the time since which the number
+        # is unchanged; and number of lost places that was written.
         self._lost: dict[str, tuple[int, float]] = {}
         self._counted = Counter[str]()
 
@@ -28,15 +29,15 @@ class LostPlaces:
     def write(
         self, taken: Sequence[Buffer], used: Mapping[str, int], gone: set[int]
     ) -> None:
-        """Write how many places there are.
+        """Write the number of lost places of each QPU.
 
-        :param taken: places that Slurm lists
-        :param used: number of places that Slurm counts, by QPU
-        :param gone: jobs that are gone
+        :param taken: occupied places that Slurm lists
+        :param used: number of occupied places that Slurm counts, by QPU
+        :param gone: jobs that no longer exist
         """
         lost = Counter(one.pool for one in taken if one.job in gone)
         lost += Counter(used) - Counter(one.pool for one in taken)
-        # those that have been lost for a while: Slurm's list and count may differ shortly
+        # only places that look lost for a while: Slurm's list and count may briefly differ
         now = time.monotonic()
         counted = Counter[str]()
         for pool, count in lost.items():

@@ -1,4 +1,4 @@
-"""The request for a Slurm job's lease, and the variables that say whose job requests it."""
+"""The request for a Slurm job's lease, and the variables that identify the job."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def slurm_request(
     """Make the request for a job's lease.
 
     :param rules: rules that give jobs their class
-    :param hints: what the job's user says of it, such as bounds of the lease
+    :param hints: hints of the job's user, such as bounds of the lease
     """
     class_ = class_of(rules, details.partitions, details.qos, details.priority)
     return lease_request(job, class_, hints)
 
 
 def identity(job: int, cluster: str, details: JobDetails) -> dict[str, str]:
-    """Make the variables by which a client says whose job requests a lease.
+    """Make the variables with which a client identifies the job that requests a lease.
 
-    :param cluster: name of the cluster that the job is on
+    :param cluster: name of the job's cluster
     """
     return {
         JOB_UID: details.uid,

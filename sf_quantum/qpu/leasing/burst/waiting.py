@@ -36,20 +36,21 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.slurm.squeue import JobDetails
 from sf_quantum.threads import in_thread
 
-# Pauses between two reports on a job's wait, and between looks at whether Slurm could
-# start it. The first report comes soon.
+# Pauses between two reports on a job's wait, before the first report, and between two looks
+# at the state of the request.
 REPORT_SECONDS = 10.0
 FIRST_REPORT_SECONDS = 1.0
 TICK_SECONDS = 0.3
-# Longest wait of a job until those ahead of it in Slurm's queue have asked.
+# Longest wait of a job for the requests of jobs that are ahead in Slurm's queue.
 ORDER_SECONDS = 10.0
 ORDER_POLL_SECONDS = 0.2
-# Age up to which Slurm's list of those is believed.
+# Maximum age of Slurm's list of these jobs.
 AHEAD_SECONDS = 2.0
-# A job that had no nodes with its lease is last for this long, times its leases without the
-# first. While it does not ask for longer than a minute, the service forgets its position.
+# A job that got no nodes for its lease lets others go first, for this long for each such lease
+# after the first. If a job sends no request for a minute, the service forgets its position.
 STAND_BACK_SECONDS = 60.0
 STAND_BACK_MOST = 480.0
+# Pause between two checks whether other jobs go first, and before a release is retried.
 TASKS_SECONDS = 2.0
 
 
@@ -64,8 +65,8 @@ class Asking:
 
     :param job: the job's identity
     :param name: Slurm's name of the job, such as ``7_1``
-    :param again: whether the job had a lease and no nodes, and is held in Slurm meanwhile
-    :param can_start: the program ``qpu-can-start``, if the site has it
+    :param again: whether the job had a lease without nodes, and is now held in Slurm
+    :param can_start: path of the program ``qpu-can-start``, if the site has built it
     :ivar recalled: set if the job's place is needed for another user
     """
 
@@ -90,16 +91,16 @@ class Asking:
         self._began = time.time()
         self._reported = ""
         self._asks = Asks.LATER
-        # The lease of an earlier job with the id, or of an earlier request of the job.
+        # The lease of an earlier job with this id, or of an earlier request of this job.
         self._earlier: str | None = None
-        # jobs that are ahead in Slurm's queue, and when Slurm was asked
+        # jobs that are ahead in Slurm's queue, and the time of this list
         self._ahead: list[int] = []
         self._listed = -math.inf
 
     def begin(self, command: Sequence[str]) -> None:
-        """Write that the job asks, and give back a lease that it could not use.
+        """Record that the job requests a lease, and release a lease that it could not use.
 
-        :param command: the arguments of ``sfq`` with which it asks
+        :param command: arguments of ``sfq`` that request the lease
         """
         earlier = self._folder.entry(self._job)
         if earlier is not None and earlier.token is not None:
@@ -110,17 +111,17 @@ class Asking:
         if not self._again:
             words = json.dumps(command)
             self._folder.replace(f"{self._job}.command", words)
-        # its release has something to do if this process is killed
+        # an entry for the job's release, in case this process is killed
         self._write(Asks.LATER)
 
     def ask(self, request: AcquireOptions) -> str:
-        """Wait for the lease, while Slurm could start the job.
+        """Wait for the lease, as long as Slurm could start the job.
 
-        :raises QpuError: if it could not; it is marked as held then
+        :raises QpuError: if Slurm could not start the job, which is then marked as held
         """
         self._check()
         if self._again:
-            self._stand_back()
+            self._let_others_go_first()
         while True:
             if not self._again:
                 self._wait_for_turn()
@@ -128,7 +129,7 @@ class Asking:
                 return token
 
     def _ask(self, request: AcquireOptions) -> str | None:
-        """Ask until there is a lease, or the QPU takes no requests but others are ahead."""
+        """Request a lease until the grant, or until other jobs go first at a closed QPU."""
         stop, changed = threading.Event(), threading.Event()
 
         def acquired() -> str:
@@ -139,7 +140,7 @@ class Asking:
         looked, pause = time.monotonic(), FIRST_REPORT_SECONDS
         try:
             while not _is_done(waiting):
-                self._heed()
+                self._step_back_if_recalled()
                 if not changed.is_set() and time.monotonic() - looked < pause:
                     continue
                 changed.clear()
@@ -148,7 +149,7 @@ class Asking:
                 if self._asks is Asks.CLOSED and self._is_behind_others():
                     stop.set()
             token = waiting.result()
-            # nodes may have gone, or been reserved, while it waited
+            # nodes may have failed or been reserved during the wait
             self._check()
         except WaitCancelled:
             return None
@@ -162,10 +163,10 @@ class Asking:
     def _release_earlier(
         self, request: AcquireOptions, stop: threading.Event, changed: threading.Event
     ) -> None:
-        """Release what the job's id has left, for which the job would wait.
+        """Release an earlier lease under this job's id, or the job would wait for its end.
 
-        A job that a killed controller forgot had the same id, or a killed process has requested
-        a lease for an earlier run of this job.
+        Such a lease belongs to a job with the same id that a killed controller forgot, or a
+        killed process requested it for an earlier run of this job.
         """
         others = self._named._replace(submitted="")
         while not stop.is_set():
@@ -177,7 +178,7 @@ class Asking:
                 return
             except InputError:  # the lease has ended
                 return
-            except QpuError:  # however long the QPU is away
+            except QpuError:  # retry until the QPU answers
                 changed.set()
                 stop.wait(TASKS_SECONDS)
 
@@ -212,7 +213,7 @@ class Asking:
             comment(self._id, text)
             self._reported = text
 
-    def _heed(self) -> None:
+    def _step_back_if_recalled(self) -> None:
         if self.recalled.is_set():
             self._step_back(
                 Why.SHARE, "others wait, and its user has more than a share"
@@ -222,7 +223,7 @@ class Asking:
         """Check that Slurm could start the job."""
         try:
             reasons = cannot_start(self._can_start, [self._job])
-        except QpuError:  # the controller is away
+        except QpuError:  # the controller does not respond
             return
         if (why := reasons.get(self._job)) is not None:
             self._step_back(Why.CANNOT, f"Slurm cannot start it: {why}")
@@ -235,23 +236,23 @@ class Asking:
         self._folder.hold(job, Held(why, losses, text, submitted))
         self._report(text)
         if self._again:
-            # Slurm's place is still the job's, which has to be given back some day
+            # the job still has its place in Slurm, which must be freed later
             entry = Entry({}, self._client.name, time.time(), submitted=submitted)
             self._folder.write(job, entry)
         else:
             self._folder.remove(job)
         raise StepsBack(text)
 
-    def _stand_back(self) -> None:
-        """After a lease without nodes, let others go first, for longer every time."""
+    def _let_others_go_first(self) -> None:
+        """After a lease without nodes, let other jobs go first, for longer each time."""
         held = self._folder.held(self._job)
         times = 0 if held is None else held.losses - 1
         until = time.monotonic() + min(times * STAND_BACK_SECONDS, STAND_BACK_MOST)
-        while time.monotonic() < until and self._others_ask():
+        while time.monotonic() < until and self._do_others_request():
             time.sleep(TASKS_SECONDS)
             self._check()
 
-    def _others_ask(self) -> bool:
+    def _do_others_request(self) -> bool:
         for job in self._folder.jobs() - self._folder.jobs(".held"):
             entry = self._folder.entry(job)
             if entry is not None and entry.qpu == self._client.name and entry.pid:
@@ -259,25 +260,24 @@ class Asking:
         return False
 
     def _wait_for_turn(self) -> None:
-        """Let the jobs that are ahead in Slurm's queue ask first.
+        """Let the jobs that are ahead in Slurm's queue send their requests first.
 
         Their processes may have started later, or have taken longer to start. While the QPU
-        takes no requests, only the first one asks, since it has no queue then.
+        accepts no requests, it has no queue, so only the first job sends requests.
         """
         began = looked = time.monotonic()
         self._write(Asks.NOT_YET)
         while self._is_behind_others(time.monotonic() - began < ORDER_SECONDS):
             time.sleep(ORDER_POLL_SECONDS)
-            self._heed()
+            self._step_back_if_recalled()
             if time.monotonic() - looked >= REPORT_SECONDS or not self._reported:
                 self._look()
                 looked = time.monotonic()
 
     def _is_behind_others(self, patient: bool = False) -> bool:
-        """Whether others ask in vain that are ahead of this job.
+        """Return whether jobs ahead of this job still have to send requests.
 
-        :param patient: whether to include jobs that have not asked yet, but will do so
-            soon
+        :param patient: whether to include jobs that have no process yet, but soon will
         """
         for job in self._jobs_ahead(AHEAD_SECONDS if patient else REPORT_SECONDS):
             entry = self._folder.entry(job)
@@ -291,44 +291,43 @@ class Asking:
         return False
 
     def _jobs_ahead(self, seconds: float) -> list[int]:
-        """List the jobs with a place that are ahead.
+        """List the jobs that are ahead and have a place.
 
-        :param seconds: how old the list may be
+        :param seconds: maximum age of the list
         """
         if time.monotonic() - self._listed < seconds:
             return self._ahead
-        with suppress(QpuError):  # the controller may be away
+        with suppress(QpuError):  # the controller may not respond
             jobs = queue()
-            if (mine := jobs.get(self._job)) is None:
+            if (own := jobs.get(self._job)) is None:
                 return []
-            # those that wait for a place may wait for this job's
+            # jobs without a place are left out: they may wait for the place of this job
             self._ahead = [
                 job.id
                 for job in jobs.values()
-                if (job.pool, job.buffer) == (mine.pool, STAGING)
-                and job.rank < mine.rank
+                if (job.pool, job.buffer) == (own.pool, STAGING) and job.rank < own.rank
             ]
             self._listed = time.monotonic()
         return self._ahead
 
 
 class StepsBack(QpuError):
-    """The job asks for no lease now; it is marked as held."""
+    """The job stops requesting a lease, and is marked as held."""
 
 
 def _report(client: Qpu) -> tuple[str, bool]:
-    """Say why a job waits, and whether the QPU takes no requests for leases."""
+    """Return why a job waits, and whether the QPU accepts no requests for leases."""
     try:
         status = client.status()
     except QuantumError:
         return f"{client.name}: does not answer", True
     if not status.online:
         return f"{client.name}: {status.reason or 'offline'}", True
-    # how long their holders will need them, nobody knows
+    # without an ETA, since it is unknown how long these leases are needed
     return f"{client.name}: {status.leases} of {status.vqpus} leases are held", False
 
 
 def _is_done(future: Future[str]) -> bool:
-    """Whether a request has been answered, for which it waits a moment."""
+    """Wait briefly for a request, and return whether it has ended."""
     wait([future], TICK_SECONDS)
     return future.done()

@@ -1,18 +1,17 @@
-"""Gives back what jobs of a site's Slurm leave or cannot use, for ``sfq slurm watch``.
+"""Releases leases and places that Slurm jobs leave or cannot use, for ``sfq slurm watch``.
 
-One process on the host of slurmctld, which the plugin starts again if it has ended. It knows
-nothing that is not in Slurm or in the folder of :mod:`.folder`, so it may
-be killed at any time.
+This is one process on the host of slurmctld, restarted by Slurm's plug-in if it has ended. All
+its data are in Slurm or in the folder of :mod:`.folder`, so it may be killed at any time.
 
 ::
 
-    a job with a lease and without nodes    held in Slurm ----> asks again, is released
-    a job that Slurm cannot start           held in Slurm ----> released when it can
+    a job with a lease but without nodes    held in Slurm ----> requests again, is released
+    a job that Slurm cannot start           held in Slurm ----> released when it can start
     more places of one user than a share    held in Slurm ----> released when there is room
-    a job whose wait Slurm has forgotten    queued again
-    a file of a job that is gone            its lease is given back
-    the same, and Slurm gave its id again   its lease is given back
-    a place of a job that is gone           another one is added to the pool
+    a job whose wait Slurm has forgotten    requeued
+    a file of a job that no longer exists   the job's lease is released
+    the same, but another job has its id    the lease of the first job is released
+    a place of a job that no longer exists  another place is added to the pool
 """
 
 from __future__ import annotations
@@ -53,24 +52,27 @@ from sf_quantum.slurm.squeue import QueuedJob
 POLL_SECONDS = 5.0
 # Time for which a job is not listed until what it has left is swept, if nobody else has.
 GONE_SECONDS = 15.0
+# Pause between two checks whether the folder still exists.
 TICK_SECONDS = 1.0
-# Pause between two looks at Slurm's queue while no job is known.
+# Pause between two queries for Slurm's queue while the folder has no job.
 IDLE_SECONDS = 30.0
 # Time until Slurm shows a job as held, or as released.
 SETTLE_SECONDS = 3.0
-# Time until Slurm has a release on disk, which it writes every five seconds: a controller that
-# is killed before holds the job again.
+# Time until Slurm has saved a release, which it does every five seconds: a controller that is
+# killed earlier holds the job again.
 SAVED_SECONDS = 10.0
-# Pause between two tests of a job, and largest number of tests in one look: each costs
-# the controller 8 ms.
+# Pause between two tests whether Slurm could start a held job, and largest number of tests in
+# one look: each costs the controller 8 ms.
 TEST_SECONDS = 15.0
 TESTS_AT_ONCE = 20
+# Slurm's reason of jobs that wait for a place.
 _WAITS = "BurstBufferResources"
 
 
 def run(watch: Watch) -> None:
-    """Watch until the folder is gone; return at once if another process does so."""
-    # slurmctld's own, which would keep its port from the next one
+    """Watch until the folder is deleted; return immediately if another process watches."""
+    # close the files inherited from slurmctld: its open socket would block its port for
+    # the next slurmctld
     os.closerange(3, 1024)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     if Path("/dev/log").exists():
@@ -84,7 +86,7 @@ def run(watch: Watch) -> None:
             watch.poll_safely()
             until = time.monotonic() + POLL_SECONDS
             while (left := until - time.monotonic()) > 0 and folder.path.is_dir():
-                # the first lease that may be without nodes for too long
+                # wake up when a lease will have been without nodes for too long
                 time.sleep(max(0.1, min(TICK_SECONDS, left, watch.due - time.time())))
                 if watch.due <= time.time():
                     break
@@ -92,6 +94,7 @@ def run(watch: Watch) -> None:
 
 @contextmanager
 def alone(folder: Folder) -> Iterator[bool]:
+    """Lock the folder for this process; yield whether no other process has locked it."""
     with (folder.path / "watch").open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,13 +108,13 @@ def alone(folder: Folder) -> Iterator[bool]:
 
 
 class Watch:
-    """What is remembered from one look to the next, of which nothing has to be.
+    """The looks of the watch; data that it keeps between two looks may be lost.
 
     :param pools: the places of each QPU
-    :param hold_seconds: the lease of a job without nodes is given back after this long
-    :param can_start: the program ``qpu-can-start``, if the site has it
-    :param program: ``sfq``, which acts for a job
-    :param release: makes the arguments that release the lease of a job
+    :param hold_seconds: time after which the lease of a job without nodes is released
+    :param can_start: path of the program ``qpu-can-start``, if the site has built it
+    :param program: the command ``sfq``, which is run for single jobs
+    :param release: function that makes the arguments of ``sfq`` to release a job's lease
     """
 
     def __init__(
@@ -132,32 +135,32 @@ class Watch:
         self._children = Children(program)
         self._forgotten = Forgotten(folder, self._pools, self._children)
         self._lost = LostPlaces(folder)
-        # When a job was first seen to be gone, and when a held one may be tested again.
+        # By job: when it was first seen to be gone, and when a held job may be tested again.
         self._gone: dict[int, float] = {}
         self._tests: dict[int, float] = {}
         self._listed = -math.inf
-        #: when the next lease is to be given back, if its job has no nodes by then
+        #: when the next lease will be released, if its job has no nodes by then
         self.due = math.inf
 
     def poll_safely(self) -> None:
-        """Look once; what fails is tried again in the next look."""
+        """Look once; failures are retried in the next look."""
         self.due = math.inf
         try:
             self.poll()
-        except QpuError as error:  # such as a controller that is away
+        except QpuError as error:  # for example, the controller does not respond
             logger.info("%s", error)
-        except FileNotFoundError:  # a job's file, by another process, or the folder
+        except FileNotFoundError:  # another process has removed a file or the folder
             pass
 
     def poll(self) -> None:
-        """Compare the folder with Slurm, and mend what differs.
+        """Compare the folder with Slurm, and correct differences.
 
         :raises QpuError: if Slurm does not answer
         """
         self._children.reap()
         folder = self.folder
-        # The folder is read before Slurm is asked, so that Slurm's answer has every job
-        # in it.
+        # The folder is read before Slurm is queried, so that Slurm's list has every job of
+        # the folder.
         entries = {job: entry for job in folder.jobs() if (entry := folder.entry(job))}
         held = {job: mark for job in folder.jobs(".held") if (mark := folder.held(job))}
         folder.sweep_parts()
@@ -199,8 +202,8 @@ class Watch:
     ) -> set[int]:
         """Leave out jobs that have the id of a job that a killed controller forgot.
 
-        Nothing that the forgotten job left is theirs: its mark would end a hold of theirs, and
-        its lease is released as if there were no job with its id.
+        The forgotten job's files do not concern the new job: the mark, which would end a hold
+        of the new job, is removed, and the lease is released as if no job had the id.
         """
         for id_, mark in [*held.items()]:
             if id_ in jobs and differ(mark.submitted, jobs[id_].submitted):
@@ -216,7 +219,7 @@ class Watch:
         return others
 
     def _sweep(self, job: int, entry: Entry | None, *, is_other: bool) -> None:
-        """Give back the lease of a job that is gone, and forget the job."""
+        """Release the lease of a job that no longer exists, and remove its files."""
         held = None if is_other else self.folder.held(job)
         if held is not None and held.why is not Why.FORGOTTEN:
             (self.folder.path / f"{job}.held").unlink(missing_ok=True)
@@ -242,8 +245,8 @@ class Watch:
             return
         command = self.folder.command(job.id)
         if job.buffer != STAGED or command is None:
-            # The controller may have restarted: the job requests again when Slurm says
-            # so.
+            # The controller may have restarted: the job requests a lease again when Slurm
+            # calls the plug-in.
             self._children.start(job.id, self._release(job.id, entry))
             return
         losses = 1 + (0 if held is None else held.losses)
@@ -259,6 +262,7 @@ class Watch:
     def _release_held(
         self, jobs: Mapping[int, QueuedJob], held: Mapping[int, Held]
     ) -> None:
+        """Let held jobs request leases if Slurm could start the jobs now."""
         now, due = time.monotonic(), []
         for id_, job in jobs.items():
             if held[id_].why in (Why.CANNOT, Why.NODES) and self._is_settled(job):
@@ -272,7 +276,7 @@ class Watch:
             job, mark = jobs[id_], held[id_]
             if (why := reasons.get(id_)) is None:
                 with logged(id_):
-                    self._let_go(job)
+                    self._let_request(job)
                 continue
             qpu = mark.text.partition(":")[0]
             text = f"{qpu}: Slurm cannot start it: {why}"
@@ -281,20 +285,20 @@ class Watch:
                 comment(job.name, text)
 
     def _is_settled(self, job: QueuedJob) -> bool:
-        """Whether a job with a mark is held, by us alone, and nothing is done for it."""
+        """Return whether a marked job is held by us alone, and no process acts for it."""
         path = self.folder.path / f"{job.id}.held"
         age = time.time() - path.stat().st_mtime
         if job.id in self._children or age < SETTLE_SECONDS:
             return False
         if job.state != "PENDING" or job.priority:
-            # it is released, or will be held in a moment
+            # the job is released, or will be held in a moment
             if age >= SAVED_SECONDS:
                 path.unlink(missing_ok=True)
             return False
         return job.reason != "JobHeldUser" and job.buffer not in (STAGING, "teardown")
 
-    def _let_go(self, job: QueuedJob) -> None:
-        """Let a job ask for a lease that Slurm could start now."""
+    def _let_request(self, job: QueuedJob) -> None:
+        """Let a job that Slurm could start now request a lease."""
         if job.buffer == STAGED:
             command = self.folder.command(job.id)
             if command is not None:
@@ -316,14 +320,17 @@ class Watch:
         entries: Mapping[int, Entry],
         held: Mapping[int, Held],
     ) -> None:
-        """Take places from a user who has more than a share while others wait."""
+        """Take places from a user who has more than a share while others wait.
+
+        Jobs that have lost their places in this way get places again once there is room.
+        """
         counts = Counter(one.uid for one in taken)
         waiting = [
             job
             for job in jobs.values()
             if job.pool == places.qpu and job.reason == _WAITS and job.priority
         ]
-        room = places.count - len(taken)
+        free_places = places.count - len(taken)
         for id_, mark in sorted(held.items()):
             job = jobs.get(id_)
             if mark.why is not Why.SHARE or job is None or job.pool != places.qpu:
@@ -331,19 +338,20 @@ class Watch:
             if not self._is_settled(job):
                 continue
             others = any(one.uid != job.uid for one in waiting)
-            if counts[job.uid] < places.share or (room > 0 and not others):
+            if counts[job.uid] < places.share or (free_places > 0 and not others):
                 with logged(id_):
-                    self._let_go(job)
+                    self._let_request(job)
                 counts[job.uid] += 1
-                room -= 1
-        if room > 0:
+                free_places -= 1
+        if free_places > 0:
             return
         for uid, count in counts.items():
             number = sum(job.uid != uid for job in waiting)
             asking = [
                 jobs[one.job]
                 for one in taken
-                if one.uid == uid and self._asks(jobs[one.job], entries.get(one.job))
+                if one.uid == uid
+                and self._is_requesting(jobs[one.job], entries.get(one.job))
             ]
             last = sorted(asking, key=lambda job: job.rank, reverse=True)
             for job in last[: max(0, min(count - places.share, number))]:
@@ -351,7 +359,7 @@ class Watch:
                     os.kill(entries[job.id].pid, signal.SIGUSR1)
 
     @staticmethod
-    def _asks(job: QueuedJob, entry: Entry | None) -> bool:
+    def _is_requesting(job: QueuedJob, entry: Entry | None) -> bool:
         if entry is None or entry.token is not None or job.buffer != STAGING:
             return False
         return is_asking(entry.pid, job.id)

@@ -1,4 +1,4 @@
-"""The processes that act for jobs, and what Slurm refuses for one of them."""
+"""The processes that act for single jobs, and the logging of errors about single jobs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ logger = logging.getLogger("sfq-slurm-watch")
 
 
 class Children:
-    """At most one process for each job.
+    """The processes that act for jobs, at most one for each job.
 
-    :param program: ``sfq``
+    :param program: the command ``sfq``
     """
 
     def __init__(self, program: str) -> None:
@@ -43,7 +43,7 @@ class Children:
 
 @contextmanager
 def logged(job: int) -> Iterator[None]:
-    """Log what Slurm refuses for one job, of which the others know nothing."""
+    """Log an error about one job, which must not affect other jobs."""
     try:
         yield
     except QpuError as error:

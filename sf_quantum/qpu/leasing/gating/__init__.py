@@ -1,7 +1,7 @@
-"""Leases for held jobs of a batch system: a job is released when its lease is granted.
+"""Leases for held jobs of a batch system; a job is released once it has its lease.
 
-``gate`` decides which job asks, is released, is held again or is gone, for any batch
-system: ``scheduler`` has the interface of what it asks, ``slurm``, ``flux`` and ``pbs``
-implement it, ``pbs_status`` reads the jobs of OpenPBS. ``job_requests`` reads what a job
-asks for: QPU, bounds and hints. ``in_job`` finds the lease from within the job.
+``gate`` decides which job requests a lease, is released, is held again or has ended, for any
+batch system: ``scheduler`` defines the interface, which ``slurm``, ``flux`` and ``pbs``
+implement; ``pbs_status`` reads the jobs of OpenPBS. ``job_requests`` reads a job's request:
+QPU, bounds and hints. ``in_job`` finds the lease from within the job.
 """

@@ -1,4 +1,4 @@
-"""Flux for the gate: an attribute of a held job, ``sfq.qpu``, names the QPU."""
+"""Flux as the gate's batch system: the attribute ``sfq.qpu`` of a held job names the QPU."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from sf_quantum.text import shortened
 
 # The states of jobs without nodes, flux_job_states(7).
 _PENDING = ("DEPEND", "PRIORITY", "SCHED")
-# Longest wait for the scheduler to withdraw a job. Flux reports only the number of all jobs
-# that the scheduler considers, so a busy queue takes this long.
+# Longest wait for the scheduler to withdraw a job. Flux reports only the total number of jobs
+# that the scheduler considers, so in a busy queue every wait takes this long.
 SETTLE_SECONDS = 2.0
-# The instance's name: job ids of another instance may be the same, and no attribute of the
-# broker lasts exactly as long as the jobs do.
+# Key of the name that the gate gives the instance, since other instances may have the same
+# job ids. No attribute of the broker lasts exactly as long as the jobs.
 _NAME_KEY = "sfq.gate"
 # Flux writes ids with a florin sign, which a locale may garble, or with an f.
 _F58 = re.compile(r"(?:f|[^\x00-\x7f]+)([1-9A-HJ-NP-Za-km-z]+)")
@@ -44,15 +44,16 @@ class _Row(NamedTuple):
     number: str
 
 
-# Guests write none of these freely. Flux itself fails at some of their annotations.
+# Guests cannot write arbitrary text to these fields. They can to annotations, and on some
+# texts there Flux itself fails.
 _FORMAT = "{id.f58plain}\t{username}\t{queue}\t{state}\t{urgency}\t{id.dec}"
 
 
 class Flux(Scheduler):
-    """The instance of ``FLUX_URI``, or the system's, of which this user is the owner.
+    """The Flux instance of ``FLUX_URI``, or the system's instance, owned by this user.
 
-    :raises InputError: if another user is its owner
-    :raises QpuError: if it does not answer
+    :raises InputError: if another user owns the instance
+    :raises QpuError: if the instance does not answer
     """
 
     title = "Flux"
@@ -110,8 +111,8 @@ class Flux(Scheduler):
         _flux("job", "urgency", job, "default")
 
     def hold(self, job: str) -> None:
-        # Flux refuses a hold once the job has nodes. It does not wait for the scheduler to
-        # withdraw the job: nodes may still arrive, for which the second hold is refused.
+        # Flux rejects a hold once the job has nodes. But it does not wait until the scheduler
+        # has withdrawn the job: if nodes still arrive, the second hold is rejected.
         _flux("job", "urgency", job, "hold")
         end = time.monotonic() + SETTLE_SECONDS
         while _is_scheduling() and time.monotonic() < end:
@@ -121,14 +122,15 @@ class Flux(Scheduler):
     def explain(self, job: str, text: str) -> None:
         try:
             _flux("job", "memo", "--volatile", job, f"sfq={text}")
-        except QpuError:  # nothing of the wait depends on it
+        except QpuError:  # the wait does not depend on the memo
             return
 
 
 def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
     """Read the Flux job of an environment, and its user if the uid has a name.
 
-    Its instance is not known there. An admin also sees leases of the same id in others.
+    The environment does not name the instance, so an admin also sees the leases of jobs with
+    the same id in other instances.
     """
     return _job_named(variables.get("FLUX_JOB_ID"))
 
@@ -136,7 +138,7 @@ def job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
 def enclosing_job_of(variables: Mapping[str, str]) -> tuple[BatchJob, str] | None:
     """Read the job of ``flux batch`` or ``flux alloc`` that an environment is within.
 
-    Such a job is an instance of its own, and its script no job of that.
+    Such a job is itself an instance, and its script is not a job of this instance.
     """
     return _job_named(variables.get("FLUX_ENCLOSING_ID"))
 
@@ -152,10 +154,10 @@ def _job_named(text: str | None) -> tuple[BatchJob, str] | None:
 
 
 def _read_request(jobspec: str) -> str:
-    """Write the attributes below ``sfq`` as a request; any other key is a wrong bound."""
+    """Convert the attributes below ``sfq`` to a request; unknown keys become wrong bounds."""
     try:
         spec = mapping(parse_json(jobspec))
-    except ValueError:  # such as a user's attribute that is nested too deeply
+    except ValueError:  # for example, an attribute of the user is nested too deeply
         return "qpu-unreadable_jobspec="
     attributes = mapping(
         mapping(mapping(spec.get("attributes")).get("system")).get("sfq")
@@ -168,9 +170,9 @@ def _read_request(jobspec: str) -> str:
 
 
 def _job_id(text: str) -> str:
-    """Return an id of Flux in ASCII.
+    """Return a Flux job id in ASCII.
 
-    :raises InputError: if it is none
+    :raises InputError: if the text is not such an id
     """
     if (match := _F58.fullmatch(text)) is None:
         raise InputError(f"not the id of a Flux job: {text!r}")
@@ -178,7 +180,7 @@ def _job_id(text: str) -> str:
 
 
 def _instance_name() -> str:
-    """Return the name that the instance has from its first gate on."""
+    """Return the name of the instance, which its first gate sets."""
     try:
         return _flux("kvs", "get", _NAME_KEY)
     except QpuError as error:

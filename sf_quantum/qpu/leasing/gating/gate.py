@@ -2,19 +2,19 @@
 
 ::
 
-    held, and its request names a QPU         asks for a lease
-    held, has a lease                         released
-    held, its request was changed             asks anew, its lease is given back
+    held, and its request names a QPU         requests a lease
+    held, has a lease                         is released
+    held, its request was changed             its lease ends, requests another
     released, has no nodes yet                its lease is renewed
-    released, has no nodes in time            held, its lease goes to the next job
-    released, waits for its time again        the same at once
-    held by an administrator                  its lease is given back
-    ended or cancelled                        its lease is given back
-    has the id of a job that Slurm forgot     that one's lease is given back
+    released, has no nodes in time            is held, its lease goes to the next job
+    released, its start time is put off       the same, immediately
+    held by an administrator                  its lease ends
+    ended or cancelled                        its lease ends
+    has the id of a job that Slurm forgot     the lease of the forgotten job ends
 
-It keeps nothing on disk: the service of each QPU lists the leases, the batch system lists the
-jobs. It may be killed at any time. Only jobs that a user holds ask; those that an administrator holds wait
-until they are released.
+The gate keeps nothing on disk, since the services list the leases, and the batch system lists
+the jobs. The gate may be killed at any time. Only jobs that their user holds request leases; a
+job that an administrator holds waits until the administrator releases it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ POLL_SECONDS = 2.0
 GONE_POLLS = 2
 # Longest wait for the service before the next job asks, which would be ahead otherwise.
 ANSWER_SECONDS = 5.0
-# Pause before a refused request is repeated.
+# Pause before a rejected request is repeated.
 REFUSED_SECONDS = 60.0
 logger = logging.getLogger("sfq-gate")
-#: makes the request of a job for a lease of a QPU, and the client that sends it
+#: function that makes a job's request for a lease of a QPU, and the client that sends it
 MakeRequest: TypeAlias = Callable[
     [BatchJob, str, LeaseHints], tuple[Qpu, AcquireOptions]
 ]
@@ -77,27 +77,27 @@ class _Request:
     reason: str = ""
 
     def start(self) -> Future[str]:
-        """Start the wait; the request has its position in the queue on return."""
+        """Start the wait; on return, the request has its position in the queue."""
         future = in_thread(
             lambda: held_leases.acquire(
-                self.client, self.options, self.stop, self._waits
+                self.client, self.options, self.stop, self._on_wait
             )
         )
         future.add_done_callback(lambda _: self.answered.set())
         self.answered.wait(ANSWER_SECONDS)
         return future
 
-    def _waits(self, error: QpuError, _: float) -> None:
+    def _on_wait(self, error: QpuError, _: float) -> None:
         self.reason = str(error)
         self.answered.set()
 
 
 class Gate:
-    """One process on a host with the commands of the batch system.
+    """The gate: one process on a host with the commands of the batch system.
 
-    :param qpus: clients of an admin
-    :param places: the number of jobs that request a QPU or have its lease
-    :param hold_seconds: the lease of a job without nodes is given back after this long
+    :param qpus: clients with an admin's rights
+    :param places: limits on the number of jobs that request a QPU or have its lease
+    :param hold_seconds: time after which the lease of a job without nodes is released
     """
 
     def __init__(
@@ -116,14 +116,15 @@ class Gate:
         self._scheduler = scheduler
         self._requests: dict[str, tuple[_Request, Future[str]]] = {}
         # The latest request of each job, which its user may have changed since.
-        self._asked: dict[str, JobRequest] = {}
-        # The first has when a refused job may ask again, the second when a job was first
-        # seen to have a lease and no nodes.
+        self._latest: dict[str, JobRequest] = {}
+        # By job: when a rejected request may be repeated, and when the job was first seen to
+        # have a lease but no nodes.
         self._refused: dict[str, float] = {}
-        self._waits: dict[str, float] = {}
+        self._without_nodes: dict[str, float] = {}
+        # By job: number of consecutive lists that lack the job, and the latest explanation.
         self._missing = Counter[str]()
         self._explained: dict[str, str] = {}
-        # Times of submission, by which jobs with the same id are told apart.
+        # Times of submission, to distinguish jobs with the same id.
         self._submitted: Mapping[str, str] = {}
 
     def run(self) -> NoReturn:
@@ -139,12 +140,12 @@ class Gate:
                 time.sleep(max(0.0, began + POLL_SECONDS - time.monotonic()))
 
     def poll(self) -> None:
-        """Compare the leases with the queue, and act on what differs.
+        """Compare the leases with the queue, and act on differences.
 
         :raises QpuError: if the batch system or a service does not answer
         """
         self._reap()
-        # The job of each lease was in the queue before the lease.
+        # Leases are listed before jobs, since a lease's job was in the queue before the lease.
         listed = {
             name: [
                 (job, lease)
@@ -167,16 +168,18 @@ class Gate:
         holders = {job for held in leases.values() for job in held}
         missing = holders - jobs.keys()
         self._missing = Counter({job: self._missing[job] + 1 for job in missing})
-        self._waits = {job: at for job, at in self._waits.items() if job in holders}
+        self._without_nodes = {
+            job: at for job, at in self._without_nodes.items() if job in holders
+        }
         present = jobs.keys() | holders | self._requests.keys()
-        self._asked = {job: to for job, to in self._asked.items() if job in present}
+        self._latest = {job: to for job, to in self._latest.items() if job in present}
         for qpu, held in leases.items():
             for id_, token in held.items():
                 state = jobs.get(id_), requested.get(id_, NO_REQUEST)
                 check = partial(self._check, id_, *state, self._qpus[qpu], token)
                 self._try(id_, check)
         for id_, (request, _) in self._requests.items():
-            is_wanted = requested.get(id_) == self._asked[id_] and self._name(id_).has(
+            is_wanted = requested.get(id_) == self._latest[id_] and self._name(id_).has(
                 request.options.key or ""
             )
             if not (is_wanted and jobs[id_].is_held and jobs[id_].may_start):
@@ -184,18 +187,18 @@ class Gate:
             elif request.reason:
                 self._explain(id_, request.reason)
         for places in self._places:
-            self._ask(places, jobs, requested, leases)
+            self._send_requests(places, jobs, requested, leases)
 
     def _forget_others(self, jobs: Mapping[str, GatedJob]) -> None:
-        """Forget what is remembered of jobs whose ids others have now."""
+        """Forget the data about earlier jobs whose ids other jobs have now."""
         before = self._submitted
-        # A job that is queued again has the time of its first submission here.
+        # A requeued job keeps the time of its first submission here.
         self._submitted = {
             id_: job.submitted or before.get(id_, "") for id_, job in jobs.items()
         }
         for id_, submitted in self._submitted.items():
             if differ(before.get(id_, ""), submitted):
-                for remembered in (self._refused, self._waits, self._explained):
+                for remembered in (self._refused, self._without_nodes, self._explained):
                     remembered.pop(id_, None)
 
     def _reap(self) -> None:
@@ -206,12 +209,12 @@ class Gate:
             del self._requests[job]
             error = future.exception()
             if isinstance(error, QuantumError) and not isinstance(error, WaitCancelled):
-                self._refuse(job, error)
+                self._record_refusal(job, error)
 
     def _has_lease(
         self, id_: str, job: GatedJob | None, qpu: SfqQpu, lease: ListedLease
     ) -> bool:
-        """Return whether a lease is the job's, and release that of an earlier one."""
+        """Return whether a lease is the job's; release the lease of an earlier job."""
         if job is None:
             return True
         if not self._name(id_).has(lease.key):
@@ -228,28 +231,28 @@ class Gate:
         qpu: SfqQpu,
         token: str,
     ) -> None:
-        """Do with a job that has a lease what its state requires."""
+        """Act on a job that has a lease, according to the job's state."""
         if job is None:
             if self._missing[id_] >= GONE_POLLS:
                 qpu.release(token)
                 logger.info("job %s is gone: its lease is released", id_)
         elif job.is_held and (
-            requested[0] != qpu.name or requested != self._asked.get(id_, requested)
+            requested[0] != qpu.name or requested != self._latest.get(id_, requested)
         ):
             qpu.release(token)
             text = "job %s: its request was changed, its lease of %s is released"
             logger.info(text, id_, qpu.name)
         elif job.is_held:
-            # A lease whose beginning is not on disk yet may end with the gate that requested
-            # it; this fails for one.
+            # A service that was killed may have lost a lease that it had not saved yet. Then
+            # the renewal fails, and the job stays held.
             qpu.renew(token)
             self._scheduler.release(id_)
             self._explain(id_, "")
             logger.info("job %s: released with its lease", id_)
         elif not job.is_pending:
-            self._waits.pop(id_, None)
+            self._without_nodes.pop(id_, None)
         elif job.by_admin:
-            # The gate would end the hold with a hold of its own.
+            # A hold by the gate would replace the administrator's hold.
             qpu.release(token)
             self._explain(id_, f"{qpu.name}: an administrator holds the job")
             logger.info("job %s: held by an administrator, its lease is released", id_)
@@ -260,41 +263,41 @@ class Gate:
             self._explain(id_, text)
             logger.info("job %s: %s", id_, text)
         else:
-            # The idle limit of the service may be below ``hold_seconds``; the job would run
-            # without its lease.
+            # Without renewals, the service's idle limit may end the lease before
+            # ``hold_seconds``, and the job would run without it.
             qpu.renew(token)
 
     def _is_due(self, job: str) -> bool:
         """Return whether a job has been without nodes for too long."""
-        since = self._waits.setdefault(job, time.monotonic())
+        since = self._without_nodes.setdefault(job, time.monotonic())
         if time.monotonic() - since < self._hold_seconds:
             return False
-        del self._waits[job]
+        del self._without_nodes[job]
         return True
 
-    def _ask(
+    def _send_requests(
         self,
         places: Places,
         jobs: Mapping[str, GatedJob],
         requested: Mapping[str, JobRequest],
         leases: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Let held jobs ask in the order of their submission, while there are places."""
+        """Send requests of held jobs in order of submission, while there are places."""
         users, waiting = Counter[str](), list[str]()
         for id_, job in jobs.items():
-            # A job has one lease or request at a time, regardless of what it asks for now.
+            # A job has one lease or request at a time, even if its request was changed.
             used = [qpu for qpu, held in leases.items() if id_ in held]
             if id_ in self._requests:
-                used.append(self._asked[id_][0])
+                used.append(self._latest[id_][0])
             if places.qpu in used:
                 users[job.user] += 1
             elif (
                 not used
                 and requested[id_][0] == places.qpu
-                and self._may_ask(id_, job, requested[id_])
+                and self._may_request(id_, job, requested[id_])
             ):
                 waiting.append(id_)
-        # Places that nobody else wants are not bound by a user's share.
+        # First within each user's share; then places that no other user needs.
         for share in (places.share, places.count):
             for id_ in [*waiting]:
                 user = jobs[id_].user
@@ -303,13 +306,13 @@ class Gate:
                     users[user] += 1
                     self._try(id_, partial(self._request, id_, *requested[id_]))
 
-    def _may_ask(self, id_: str, job: GatedJob, requested: JobRequest) -> bool:
+    def _may_request(self, id_: str, job: GatedJob, requested: JobRequest) -> bool:
         refused = self._refused.get(id_, 0.0) > time.monotonic()
-        is_same = requested == self._asked.get(id_, requested)
+        is_same = requested == self._latest.get(id_, requested)
         return job.is_held and job.may_start and not (refused and is_same)
 
     def _read_request(self, id_: str, job: GatedJob) -> JobRequest:
-        """Return what a job asks for; no QPU if it names none or is wrong."""
+        """Return the request of a job; without a QPU if it names none or is invalid."""
         try:
             qpu, hints = parse_request(job.request)
             if qpu and qpu not in self._qpus:
@@ -323,21 +326,21 @@ class Gate:
         return self._scheduler.name(id_, self._submitted.get(id_, ""))
 
     def _request(self, job: str, qpu: str, hints: LeaseHints) -> None:
-        self._asked[job] = qpu, hints
+        self._latest[job] = qpu, hints
         request = _Request(*self._make_request(self._name(job), qpu, hints))
         self._requests[job] = request, request.start()
 
-    def _refuse(self, job: str, error: QuantumError) -> None:
+    def _record_refusal(self, job: str, error: QuantumError) -> None:
         self._refused[job] = time.monotonic() + REFUSED_SECONDS
         self._explain(job, str(error))
         logger.warning("job %s: %s", job, error)
 
     def _try(self, job: str, act: Callable[[], None]) -> None:
-        """Act for one job; what fails is tried again in the next look."""
+        """Act for one job; failures are retried in the next look."""
         try:
             act()
         except InputError as error:
-            self._refuse(job, error)
+            self._record_refusal(job, error)
         except QuantumError as error:
             logger.warning("job %s: %s", job, error)
 

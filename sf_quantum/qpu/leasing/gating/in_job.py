@@ -11,7 +11,7 @@ from sf_quantum.qpu.leasing.batch_jobs import list_leases
 from sf_quantum.qpu.leasing.gating import flux, pbs, slurm
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
-# The variable by which each batch system names the job, and what reads it.
+# The variable with which each batch system names the job, and the function that reads it.
 _SCHEDULERS = {
     "FLUX_JOB_ID": flux.job_of,
     "FLUX_ENCLOSING_ID": flux.enclosing_job_of,
@@ -27,7 +27,7 @@ def held_environment(
 
     :param variables: the job's environment
     :returns: the variables of the job's QPUs
-    :raises InputError: if there is no lease, or several at a QPU
+    :raises InputError: if the job has no lease, or several leases of a QPU
     """
     named = [job for read in _SCHEDULERS.values() if (job := read(variables))]
     if not named:

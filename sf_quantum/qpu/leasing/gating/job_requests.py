@@ -1,7 +1,7 @@
-"""What a held job may ask for: the words, bounds and hints of its request.
+"""The requests of held jobs: the QPU, and the bounds and hints of its lease.
 
-A job of Slurm has the words in its comment, one of Flux in an attribute, and the gate of OpenPBS
-makes them of its resources.
+A Slurm job has the words of its request in its comment, a Flux job in attributes; for OpenPBS,
+the gate makes the words from a job's resources.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.protocol.leases import LeaseHints
 from sf_quantum.text import unknown
 
+# A word of a request: its key, which is empty for the QPU's name, and its value.
 _WORD = re.compile(r"(?:^|[\s,])qpu(?:-(\w*))?=([^\s,]*)")
 _WHOLE = re.compile(r"[1-9]\d{0,8}")
 _SECONDS = re.compile(r"(?=.*[1-9])\d{1,9}(\.\d{1,9})?")
@@ -21,7 +22,7 @@ _BOUNDS = {
     "shots": (_WHOLE, "a whole number of at least 1"),
     "qubits": (_WHOLE, "a whole number of at least 1"),
 }
-#: name of a QPU and bounds of its lease; the name is empty if the job requests none
+#: name of a QPU and bounds of its lease; the name is empty if the job requests no QPU
 JobRequest: TypeAlias = tuple[str, LeaseHints]
 NO_REQUEST: JobRequest = "", LeaseHints()
 
@@ -29,7 +30,7 @@ NO_REQUEST: JobRequest = "", LeaseHints()
 def parse_request(text: str) -> JobRequest:
     """Read the QPU and the bounds of a job, such as ``qpu=fresnel qpu-shots=100``.
 
-    :raises InputError: if a word is malformed, or there are bounds and no QPU
+    :raises InputError: if a word is malformed, or the request has bounds but no QPU
     """
     words = dict(_WORD.findall(text))
     qpu = words.pop("", "")

@@ -1,6 +1,6 @@
-"""OpenPBS for the gate: a job requests the QPU as a resource (``qsub -l qpu=fresnel``).
+"""OpenPBS as the gate's batch system: jobs name the QPU as a resource (``-l qpu=fresnel``).
 
-The operator's hold is the gate's (deployments/pbs): neither the user's nor a manager's, and users
+The gate uses the operator's hold (see deployments/pbs), not the user's or a manager's; users
 cannot release it. A job whose dependency is unfulfilled also has the manager's hold.
 """
 
@@ -28,9 +28,9 @@ from sf_quantum.text import one_line
 
 # States without nodes: held, queued, in transit to the node, waiting for its time.
 _PENDING = ("H", "Q", "T", "W")
-# Tasks of an array that have started, in array_state_count.
+# A state of tasks that have started, with its count, in array_state_count.
 _BEGUN = re.compile(r"(Running|Exiting|Expired):[1-9]")
-# Separators of requests, which PBS accepts in names.
+# Separators of the words of requests, which PBS accepts in values.
 _SEPARATORS = re.compile(r"[\s,]")
 # Ids of jobs and of arrays: number and server.
 _ID = re.compile(r"(\d{1,18}(?:\[\])?)\.(.+)", re.ASCII)
@@ -79,7 +79,7 @@ class PbsJob:
 
     @property
     def _is_due(self) -> bool:
-        """Whether its start, in epoch seconds, is past; none is."""
+        """Whether the job's start time, in epoch seconds, has passed; true without a time."""
         start = self.Execution_Time
         return not start.isdecimal() or float(start) <= time.time()
 
@@ -88,14 +88,14 @@ class PbsJob:
 class Status:
     """The output of ``pbs_status``.
 
-    :param jobs: by their ids, with that of the server
+    :param jobs: jobs by their ids, which contain the server's name
     """
 
     servers: list[str]
     jobs: dict[str, PbsJob]
 
     def jobs_of(self, server: str) -> dict[str, PbsJob]:
-        """Return a server's jobs by their ids without it, in the order of submission."""
+        """Return a server's jobs by ids without its name, in the order of submission."""
         ids = [_ID.fullmatch(id_) for id_ in self.jobs]
         own = [match for match in ids if match is not None and match[2] == server]
         own.sort(key=lambda match: int(match[1].rstrip("[]")))
@@ -103,9 +103,9 @@ class Status:
 
 
 class Pbs(Scheduler):
-    """The server of the commands of OpenPBS on this host.
+    """The server that the commands of OpenPBS on this host use.
 
-    Jobs are named without their server. Those that were moved from another are not gated.
+    Job ids do not contain the server's name. Jobs from another server are not gated.
 
     :raises QpuError: if the server does not answer
     """
@@ -131,7 +131,7 @@ class Pbs(Scheduler):
 
     def hold(self, job: str) -> None:
         run_command("qhold", "-h", "o", job)
-        # PBS also holds jobs that run; such a hold would count when they are queued again.
+        # PBS also holds running jobs; such a hold would apply if the job is requeued.
         if not self._job(job).gated.is_pending:
             self.release(job)
             raise QpuError(f"job {job} has started")
@@ -146,7 +146,7 @@ class Pbs(Scheduler):
     def _job(self, job: str) -> PbsJob:
         """Return a job.
 
-        :raises QpuError: if it is not listed
+        :raises QpuError: if PBS does not list the job
         """
         if (listed := list_status(job).jobs_of(self._cluster).get(job)) is None:
             raise QpuError(f"PBS does not list job {job}")
@@ -154,14 +154,14 @@ class Pbs(Scheduler):
 
 
 def list_status(*job: str) -> Status:
-    """Ask the server for its jobs, or for one of them; see ``pbs_status``.
+    """Query the server for its jobs, or for one job; see ``pbs_status``.
 
-    :raises QpuError: if it does not answer, or not so
+    :raises QpuError: if the server does not answer, or its answer is malformed
     """
     program = Path(__file__).with_name("pbs_status.py")
     try:
         output = run_command(sys.executable, "-I", str(program), *job)
-    except QpuError as error:  # whose first word is the interpreter
+    except QpuError as error:  # the error's text begins with the interpreter's path
         raise QpuError(f"PBS: {str(error).partition(': ')[2]}") from error
     try:
         return structs.read(Status, parse_json(output.encode()))

@@ -1,8 +1,8 @@
-"""Prints what the server of OpenPBS says of its jobs, as JSON: a program of its own.
+"""Program that prints the jobs of an OpenPBS server as JSON.
 
-It asks for no variables of jobs: ``qstat``, which always prints them, may print any text there, by
-the will of their user. It calls the library of PBS, which may wait for its server for ever, and
-imports no other package, as it is started for each look.
+Unlike ``qstat``, it does not print the environment variables of jobs, in which users may put
+any text. It is a separate process, since PBS's library may wait for the server without limit.
+It imports no other package, since it is started for each look.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def _records(first: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         record: dict[str, Any] = {}
         attribute = first.contents.attributes
         while attribute:
-            one = attribute.contents
-            name, value = _text(one.name), _text(one.value)
-            if one.resource:
-                record.setdefault(name, {})[_text(one.resource)] = value
+            fields = attribute.contents
+            name, value = _text(fields.name), _text(fields.value)
+            if fields.resource:
+                record.setdefault(name, {})[_text(fields.resource)] = value
             else:
                 record[name] = value
-            attribute = one.next
+            attribute = fields.next
         yield _text(first.contents.name), record
         first = first.contents.next
 
@@ -89,7 +89,7 @@ def _text(value: bytes | None) -> str:
 
 
 def main(job: str | None) -> None:
-    """Print the name of the server, and its jobs that have not ended, or one of them."""
+    """Print the server's name and its unfinished jobs, or one of these jobs."""
     library = _library()
     failed = getattr(library, "__pbs_errno_location")
     connection = library.pbs_connect(None)
@@ -104,13 +104,15 @@ def main(job: str | None) -> None:
         return dict(_records(status))
 
     first, *others = (name.encode() for name in ATTRIBUTES)
-    wanted = _Attribute(None, first, None, b"", 0)
+    attributes = _Attribute(None, first, None, b"", 0)
     for name in others:
-        wanted = _Attribute(ctypes.pointer(wanted), name, None, b"", 0)
+        attributes = _Attribute(ctypes.pointer(attributes), name, None, b"", 0)
     servers = answer(library.pbs_statserver(connection, None, None, None))
     failed().contents.value = 0
     chosen = None if job is None else job.encode()
-    jobs = answer(library.pbs_statjob(connection, chosen, ctypes.byref(wanted), None))
+    jobs = answer(
+        library.pbs_statjob(connection, chosen, ctypes.byref(attributes), None)
+    )
     library.pbs_disconnect(connection)
     json.dump({"servers": [*servers], "jobs": jobs}, sys.stdout)
 

@@ -1,6 +1,6 @@
 """The interface of a batch system whose held jobs wait for leases.
 
-Another batch system is a subclass of :class:`Scheduler` in a module here, an entry in
+A new batch system needs a subclass of :class:`Scheduler` in a module here, an entry in
 ``in_job``, and a command in ``cli/qpu``.
 """
 
@@ -28,11 +28,11 @@ class GatedJob:
 
     :param request: text that names the QPU and bounds, such as ``qpu=fresnel qpu-shots=100``
     :param is_pending: whether no task has nodes
-    :param is_held: whether its user holds it, and nobody else does
-    :param by_admin: whether an administrator holds it, where a hold of the user would end
-        the administrator's
-    :param may_start: whether it waits for neither another job nor its time
-    :param reason: reason for which it has no nodes
+    :param is_held: whether its user, or the gate as its user, holds it, and nobody else does
+    :param by_admin: whether an administrator holds the job, in a batch system where a user's
+        hold would replace the administrator's
+    :param may_start: whether the job waits neither for another job nor for its start time
+    :param reason: reason why the job has no nodes
     :param submitted: see :class:`.BatchJob`
     """
 
@@ -47,10 +47,10 @@ class GatedJob:
 
 
 class Applicant(NamedTuple):
-    """The owner and the rank of a job, for its request.
+    """The owner, queues and QOS of a job, for its request.
 
     :param partitions: partitions or queues, separated by commas
-    :param lease_options: configuration keys of the client by which it says whose job
+    :param lease_options: configuration keys with which the client identifies the job that
         requests a lease
     """
 
@@ -65,7 +65,7 @@ class Scheduler(ABC):
 
     All methods raise :class:`.QpuError` if the batch system does not answer.
 
-    :param cluster: name that no other cluster with the same QPUs has
+    :param cluster: name of the cluster, unique among the clusters with the same QPUs
     """
 
     #: name in messages
@@ -79,17 +79,17 @@ class Scheduler(ABC):
         return BatchJob(self.title, self._cluster, job, submitted)
 
     def job_of(self, key: str) -> str | None:
-        """Return the id of the job of this cluster whose lease has a key, if any has."""
+        """Return the id of this cluster's job to which a lease's key belongs, if any."""
         id_, _, submitted = key.rpartition("-")[2].partition(".")
         return id_ if self.name(id_, submitted).key == key else None
 
     @abstractmethod
     def jobs(self) -> Mapping[str, GatedJob]:
-        """List the jobs that wait or run, in the order of their submission."""
+        """List the pending and running jobs, in the order of their submission."""
 
     @abstractmethod
     def applicant(self, job: str) -> Applicant:
-        """Return whose job it is."""
+        """Return the owner, queues and QOS of a job."""
 
     @abstractmethod
     def release(self, job: str) -> None:
@@ -99,18 +99,18 @@ class Scheduler(ABC):
     def hold(self, job: str) -> None:
         """Hold a pending job as its user would.
 
-        :raises QpuError: if it has started, or ended
+        :raises QpuError: if the job has started or ended
         """
 
     @abstractmethod
     def explain(self, job: str, text: str) -> None:
-        """Write what a job waits for to its record, empty if nothing; failures are ignored."""
+        """Write the reason for a job's wait, or an empty text, to its record; never fails."""
 
 
 def run_command(*command: str) -> str:
     """Return the output of a command of a batch system.
 
-    :raises QpuError: if it fails, or does not end in time
+    :raises QpuError: if the command fails, or does not end in time
     """
     try:
         done = subprocess.run(
@@ -122,7 +122,7 @@ def run_command(*command: str) -> str:
             errors="replace",
             timeout=COMMAND_SECONDS,
         )
-    # A ValueError is a word that no command can have, such as one with a NUL.
+    # A ValueError means a word that no command can have, for example with a NUL.
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise QpuError(f"{command[0]}: {error}") from error
     if done.returncode != 0:

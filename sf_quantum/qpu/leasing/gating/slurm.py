@@ -1,4 +1,4 @@
-"""Slurm for the gate: the comment of a held job names the QPU."""
+"""Slurm as the gate's batch system: the comment of a held job names the QPU."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sf_quantum.qpu.leasing.gating.scheduler import Applicant, GatedJob, Schedul
 
 
 class Slurm(Scheduler):
-    """The cluster of Slurm's commands on this host.
+    """The cluster that Slurm's commands on this host use.
 
-    :raises QpuError: if its controller does not answer
+    :raises QpuError: if the controller does not answer
     """
 
     title = "Slurm"
@@ -49,7 +49,7 @@ class Slurm(Scheduler):
         controller.slurm("scontrol", "release", job)
 
     def hold(self, job: str) -> None:
-        # An administrator's hold would be theirs to release.
+        # Users can release only this kind of hold.
         controller.hold(job, "uhold")
 
     def explain(self, job: str, text: str) -> None:

@@ -1,8 +1,8 @@
-"""D-Wave's annealers, and other services with SAPI, through D-Wave's client.
+"""D-Wave's annealers, and other services with SAPI (D-Wave's API), through D-Wave's client.
 
-``connection`` contains the endpoint, token and name of a solver, ``client`` makes bounded
-requests and converts errors into ours, ``solver`` reads a solver's properties, ``embedded``
-embeds problems and samples them.
+``connection`` contains the endpoint, token and name of a solver, ``client`` makes requests of
+limited size and time and converts their errors, ``solver`` reads a solver's properties, and
+``embedded`` embeds problems and samples them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 KEYS = ("url", "tokenFile", "resource", "qrmiConfig")
 LEASE_PREFIX = "sfq-lease"
-# D-Wave's states, and QRMI's.
+# D-Wave's states of problems, and the states of jobs that they mean.
 STATES: Mapping[str, State] = {
     "PENDING": "Queued",
     "IN_PROGRESS": "Running",
@@ -78,10 +78,10 @@ EMBEDDINGS = 32
 class DWaveQpu(Qpu):
     """An annealer.
 
-    D-Wave's service has no leases. A lease is a label of the job's problems; releasing it
+    D-Wave's service has no leases. Our lease is a label of the job's problems; its release
     cancels the problems that have not ended.
 
-    :param lease: the label, on the job's side
+    :param lease: label of the problems, on the job's side
     """
 
     type = "dwave"
@@ -111,7 +111,7 @@ class DWaveQpu(Qpu):
 
         The keys are ``url``, which ends in ``/sapi/v2``, and ``tokenFile``, or instead
         ``qrmiConfig``, a site's file whose entry contains ``DWAVE_API_*``. ``resource`` is
-        the solver's name, or with a site's file the entry's, if it is not the QPU's.
+        the solver's name; with a site's file, it is the entry's name, by default the QPU's.
         """
         check_keys(config, KEYS)
         given = {key: config_text(config, key) for key in KEYS}
@@ -132,7 +132,7 @@ class DWaveQpu(Qpu):
         return f"{self.connection.endpoint.rstrip('/')} {self.connection.solver or ''}"
 
     def status(self) -> QpuStatus:
-        """See :meth:`Qpu.status`; D-Wave does not report how many jobs are pending."""
+        """See :meth:`Qpu.status`; D-Wave does not report the number of pending jobs."""
         solver = self.client.graph()
         online, graph_id = self.client.state(solver.name)
         if graph_id is not None and graph_id != solver.graph_id:
@@ -199,7 +199,7 @@ class DWaveQpu(Qpu):
             solver = self.client.graph()
         except AuthenticationError:
             raise
-        except QuantumError as error:  # no problem was sent yet, so it is not at fault
+        except QuantumError as error:  # not the problem's fault, as it was not sent yet
             raise NotAccepted(str(error)) from error
         bqm = _content(task)
         solver_parameters.check(solver_parameters.given(bqm), solver.properties)
@@ -232,9 +232,9 @@ class DWaveQpu(Qpu):
     def result(self, job_id: str, task: Task) -> Outcome:
         """See :meth:`Qpu.result`.
 
-        If an earlier process submitted the problem, its embedding is searched for again, with
-        the same seed. If the search finds another embedding, because the working graph has
-        changed or the search takes too long, the job has failed.
+        If an earlier process submitted the problem, the embedding is computed again, with the
+        same seed. If this gives another embedding, because the working graph has changed or
+        the search takes too long, the job has failed.
         """
         with self.client.asking(task.result_bytes) as problems:
             problem = problems.get_problem(job_id)

@@ -1,4 +1,4 @@
-"""Bounded requests through D-Wave's client, whose errors are converted into ours."""
+"""Requests of limited size and time through D-Wave's client, with converted errors."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ if TYPE_CHECKING:
     from requests import Response as Answer
 
 MISSING = "dwave-system is not installed (pip install 'sf-quantum[dwave]')"
+# Statuses of problems that have not ended.
 LIVE = ("PENDING", "IN_PROGRESS")
 # Client errors after which another attempt may succeed.
 TRANSIENT = (408, 409, 425, 429)
-# Statuses after which there is no problem, and another attempt may succeed; 404 if the
-# working graph has changed.
+# Statuses after which SAPI has no problem, and another attempt may succeed; 404 means that
+# the working graph has changed.
 NOT_ACCEPTED = (404, 408, 425, 429, 503)
-# Statuses that proxies also send: there may be a problem behind the proxy.
+# Statuses that proxies also send, in which case SAPI may have the problem.
 ALSO_OF_PROXIES = (408, 503)
 OFFLINE = "solver is offline"
 # Filter for the properties of a solver that change often.
 DYNAMIC = "none,+identity,+status"
+# Time limits of a request, and of a request that the client may repeat.
 REQUEST_SECONDS = 30.0
 PATIENT_SECONDS = 60.0
 # Largest list of all solvers, each with its graph.
 SOLVERS_BYTES = 4 * ANSWER_BYTES
-# SAPI answers a request that waits for the end of a problem after this time at the latest.
+# SAPI answers a request that waits for the end of a problem within this time.
 POLL_SECONDS = 30
 
 
@@ -70,7 +72,7 @@ class DWaveClient:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert the errors of D-Wave's client into ours."""
+        """Convert the errors of D-Wave's client to our errors."""
         if (missing := missing_package()) is not None:
             raise InputError(f"{self._who}: {missing}")
         from dwave.cloud import exceptions as known
@@ -96,7 +98,7 @@ class DWaveClient:
         except refused as error:
             raise InputError(f"{self._who} refuses: {described(error)}") from error
         except (requests.RequestException, *trouble) as error:
-            # some refusals are recognized only by their HTTP status
+            # some rejections are recognized only by their HTTP status
             code = getattr(error, "error_code", None)
             status = code if isinstance(code, int) else 0
             refusal = 400 <= status < 500 and status not in TRANSIENT
@@ -106,7 +108,7 @@ class DWaveClient:
 
     @contextmanager
     def well_formed(self) -> Iterator[None]:
-        """Convert the errors of reading a malformed answer."""
+        """Convert the errors raised when a malformed answer is read."""
         from requests import RequestException
 
         try:
@@ -124,14 +126,14 @@ class DWaveClient:
         """Yield a client for requests about problems.
 
         :param patient: whether to wait longer, and to repeat requests that change nothing
-        :param most_bytes: largest answer in bytes
+        :param most_bytes: maximum size of an answer in bytes
         """
         with self.errors():
             from dwave.cloud.api import Problems
 
             from sf_quantum.net import sessions
 
-            with Problems(**self._once()) as problems, self.well_formed():
+            with Problems(**self._no_retry_options()) as problems, self.well_formed():
                 seconds = PATIENT_SECONDS if patient else REQUEST_SECONDS
                 sessions.guard(problems.session, most_bytes, seconds, repeated=patient)
                 yield problems
@@ -155,38 +157,38 @@ class DWaveClient:
         return self._graph
 
     def forget_graph(self) -> None:
-        """Fetch the solver again when it is needed next."""
+        """Have the solver fetched again when it is next needed."""
         self._graph = None
 
     def _solver(self) -> StructuredSolver:
-        """Fetch the solver; an offline solver if no other matches."""
+        """Fetch the matching solver; an offline solver only if no online solver matches."""
         with self.errors():
             from dwave.cloud import Client
             from dwave.cloud.exceptions import SolverNotFoundError
 
             from sf_quantum.net import sessions
 
-            once = {"request_timeout": REQUEST_SECONDS, "http_retry_total": 0}
+            options = {"request_timeout": REQUEST_SECONDS, "http_retry_total": 0}
             most = ANSWER_BYTES if self._connection.is_named else SOLVERS_BYTES
-            with Client.from_config(**self._connection.options, **once) as client:
+            with Client.from_config(**self._connection.options, **options) as client:
                 session = client.solvers_session.session
                 sessions.guard(session, most, REQUEST_SECONDS)
                 try:
                     return client.get_solver(refresh=True)
                 except SolverNotFoundError:
-                    wanted = client.config.solver or {}
-                    return client.get_solver(**{**wanted, "online": False})
+                    criteria = client.config.solver or {}
+                    return client.get_solver(**{**criteria, "online": False})
 
     def state(self, solver: str) -> tuple[bool, str | None]:
-        """Query whether a solver is online, and the id of its graph, if it has one."""
+        """Query whether a solver is online, and the id of its graph, if any."""
         with self.errors(), self.well_formed():
             from dwave.cloud.api import Solvers
 
             from sf_quantum.net import sessions
 
-            with Solvers(**self._once()) as solvers:
+            with Solvers(**self._no_retry_options()) as solvers:
                 sessions.guard(solvers.session, ANSWER_BYTES, REQUEST_SECONDS)
-                # The filter leaves out the graph, which may have a megabyte.
+                # The filter omits the graph, which may have a megabyte.
                 current = solvers.get_solver(solver, filter=DYNAMIC)
             version = current.identity.version
             online = str(current.get("status", "")).lower() == "online"
@@ -197,7 +199,7 @@ class DWaveClient:
     ) -> str:
         """Submit a problem; return its id once the service has accepted it.
 
-        :raises NotAccepted: if there is certainly no problem
+        :raises NotAccepted: if the service certainly has no problem
         """
         with self._accepting(), self.problems() as problems:
             from dwave.cloud.api.exceptions import RequestError
@@ -251,8 +253,8 @@ class DWaveClient:
             wait = retry_seconds(headers.get("Retry-After"), headers.get("Date"))
             raise NotAccepted(str(error), wait) from error
 
-    def _once(self) -> dict[str, JSON]:
-        """Make options for requests that are not repeated."""
+    def _no_retry_options(self) -> dict[str, JSON]:
+        """Return the options of requests that are not repeated."""
         return {
             "endpoint": self._connection.endpoint,
             "token": self._connection.token,
@@ -277,7 +279,10 @@ def _refused(error: RequestException) -> bool:
 
 
 def _is_of_sapi(answer: Answer | None) -> bool:
-    """Return whether an error is SAPI's own, including the error of a single problem."""
+    """Return whether SAPI itself, and not a proxy, has sent an error.
+
+    :param answer: HTTP answer; ``None`` for an error that is part of a successful answer
+    """
     if answer is None:
         return True
     try:

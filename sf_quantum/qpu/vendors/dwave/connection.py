@@ -1,4 +1,4 @@
-"""How D-Wave's client reaches a solver: endpoint, token, and the solver's name or features."""
+"""The connection of D-Wave's client: endpoint, token, and the solver's name or features."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sf_quantum.files import JSON, parse_json
 from sf_quantum.qpu.vendors.variables import DWAVE_ENDPOINT, DWAVE_TOKEN
 
 _SOLVER = "DWAVE_API_SOLVER"
-# The variables of D-Wave's client, and its options.
+# The variables of D-Wave's client, with the names of its options.
 VARIABLES = {
     DWAVE_ENDPOINT: "endpoint",
     DWAVE_TOKEN: "token",
@@ -69,7 +69,7 @@ class Connection:
 
     @property
     def options(self) -> dict[str, JSON]:
-        """The options of D-Wave's client; with them, the client reads none of its files."""
+        """The options of D-Wave's client, which then does not read its own files."""
         options: dict[str, JSON] = {"endpoint": self.endpoint, "token": self.token}
         options |= {"config_file": False, "client": "qpu"}
         features = self.features

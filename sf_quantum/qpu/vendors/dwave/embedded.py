@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 class DWaveEmbedded(Sampler):
     """Embeds each problem in the QPU's graph, and samples it there.
 
-    A variable is a chain of qubits, unless the variables are qubits already. The chain
-    strength is that of Ocean's ``uniform_torque_compensation``; broken chains are resolved
-    by majority vote. ``info`` contains the strength and the fraction of broken chains.
+    Each variable becomes a chain of qubits, unless the variables already are coupled qubits.
+    The chain strength is computed like Ocean's ``uniform_torque_compensation``; broken chains
+    are resolved by majority vote. ``info`` contains the strength and the fraction of broken
+    chains.
 
-    :param lease: the label of the problems
+    :param lease: label of the problems
     """
 
     def __init__(self, client: DWaveClient, lease: str | None) -> None:
@@ -52,7 +53,7 @@ class DWaveEmbedded(Sampler):
         annealing_time: JSON = None,
         chain_strength: JSON = None,
     ) -> None:
-        """Reject parameters that no solver accepts; the seed is checked elsewhere."""
+        """Reject parameters that no solver accepts; :func:`.seeded` checks the seed."""
         if num_reads is not None:
             check("num_reads", num_reads, 1)
         if annealing_time is not None:
@@ -69,15 +70,15 @@ class DWaveEmbedded(Sampler):
         annealing_time: float | None = None,
         chain_strength: float | None = None,
     ) -> SampleSet:
-        """Embed the problem, submit it and wait; an interrupt cancels it.
+        """Embed the problem, submit it and wait; an interrupt cancels the problem.
 
         :param num_reads: number of reads; the QPU's default is 1
         :param seed: seed of the search for an embedding, not of the QPU's samples;
             drawn and reported in ``info`` if not given
-        :param annealing_time: time of a read in microseconds; by default the solver's
+        :param annealing_time: time of a read in microseconds; by default the solver's default
         :param chain_strength: strength of the couplings in a chain, in the unit of the
             biases; computed if not given
-        :raises InputError: if the QPU refuses the problem, or no embedding is found
+        :raises InputError: if the QPU rejects the problem, or no embedding is found
         :raises QpuError: if the QPU fails or does not answer
         """
         self.check_parameters(

@@ -1,4 +1,4 @@
-"""Describes a solver of D-Wave from its properties."""
+"""The description of a D-Wave solver, from its properties."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 # Properties that become the topology.
 OF_THE_GRAPH = ("topology", "num_qubits", "qubits", "couplers")
-# Largest size of a graph that is generated: several times that of the largest QPU.
+# Maximum size of a graph that is generated: several times the size of the largest QPU.
 LARGEST_SHAPE = 64
 KINDS: tuple[Kind, ...] = ("problem",)
 
 
 def description(solver: StructuredSolver) -> Description:
-    """Describe a solver; the calibration is that of its working graph.
+    """Describe a solver; the id of its working graph is the calibration's id.
 
-    :raises ValueError: if its properties are malformed
+    :raises ValueError: if the solver's properties are malformed
     """
     match properties := solver.properties:
         case {

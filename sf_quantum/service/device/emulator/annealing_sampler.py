@@ -1,4 +1,4 @@
-"""The annealing of :mod:`.annealing_schedules`, as simulated annealing in parts."""
+"""Simulated annealing, in parts, that follows :mod:`.annealing_schedules`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 # Number of parts of an annealing; gain and offsets are constant in each.
 PARTS = 32
-# linear bias of a flux bias of one flux quantum: -2 Ip / B(s) with the figures of
-# Advantage (B(1) 1.391 GHz h, MAFM 1.647 pH) that dwave.system.temperatures has
+# linear bias equivalent to a flux bias of one flux quantum: -2 Ip / B(s), with the values
+# of Advantage in dwave.system.temperatures (B(1) = 1.391 GHz h, MAFM = 1.647 pH)
 FLUX = -2373.48
 
 
 class AnnealingSampler(CheckedSampler):
-    """Anneals problems in a given way; energies are those of the unchanged problem."""
+    """Anneals problems as ``how`` describes; reports energies of the unchanged problem."""
 
     checks = NealSampler.checks
 
@@ -93,6 +93,7 @@ class _Run:
 
     @classmethod
     def of(cls, bqm: BinaryQuadraticModel, how: Annealing, sweeps: int) -> _Run:
+        """Plan the sweeps: the model and the inverse temperatures of each part."""
         import numpy
 
         ising = bqm.change_vartype(Vartype.SPIN, inplace=False)
@@ -100,9 +101,9 @@ class _Run:
         hot, cold = beta_range(ising)
         if not how.auto_scale:
             hot, cold = largest * hot, largest * cold
-        whole = sweeps * ANNEALING_SECONDS / SWEEPS * 1e6
-        schedule = how.schedule or [[0.0, 0.0], [whole, 1.0]]
-        # The times are made from the end backwards, so that a single sweep is at the
+        duration = sweeps * ANNEALING_SECONDS / SWEEPS * 1e6
+        schedule = how.schedule or [[0.0, 0.0], [duration, 1.0]]
+        # The times are computed backwards from the end, so that a single sweep is at the
         # end.
         times = numpy.linspace(schedule[-1][0], 0.0, sweeps)[::-1]
         s = _values(schedule, times)
@@ -116,8 +117,10 @@ class _Run:
             gain = 1.0
             if how.gains is not None:
                 gain = float(_values(how.gains, times[cut]).mean())
-            at = float(s[cut].mean())
-            model = _model(ising, how, gain=gain, s=at, ratio=ratio, flux=FLUX * unit)
+            fraction = float(s[cut].mean())
+            model = _model(
+                ising, how, gain=gain, s=fraction, ratio=ratio, flux=FLUX * unit
+            )
             parts.append(_Part(model, betas[cut]))
         return cls([*bqm.variables], bqm.vartype.name == "SPIN", parts)
 
@@ -132,7 +135,7 @@ class _Run:
     def anneal(
         self, rows: NDArray[int8] | None, reads: int, draws: Generator
     ) -> NDArray[int8]:
-        """Anneal from some rows of spins, or from random ones."""
+        """Anneal from the given rows of spins, or from random spins if ``None``."""
         first, *others = self.parts
         annealed = first.anneal(reads, draws, rows)
         for part in others:
@@ -152,7 +155,7 @@ def _model(
     """Return the problem at a fraction ``s`` of its annealing.
 
     :param ratio: ratio of the last inverse temperature to the first
-    :param flux: linear bias of a flux bias of one flux quantum
+    :param flux: linear bias equivalent to a flux bias of one flux quantum
     """
 
     def scale(qubit: int) -> float:
@@ -168,7 +171,7 @@ def _model(
         (one, other): bias * (scale(one) * scale(other)) ** 0.5
         for (one, other), bias in ising.quadratic.items()
     }
-    # The variables are added in the same order, which the constructor does not keep.
+    # These calls keep the order of the variables; the constructor would not.
     changed = BinaryQuadraticModel(Vartype.SPIN)
     changed.add_linear_from(linear)
     changed.add_quadratic_from(quadratic)

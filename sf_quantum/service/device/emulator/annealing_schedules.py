@@ -1,10 +1,10 @@
-"""The annealing of problems that set more than the duration, on an emulated annealer.
+"""Custom annealing on an emulated annealer, for problems that set more than its duration.
 
-The model is that of :mod:`sf_quantum.samplers.neal`: at the fraction s of the annealing,
-the inverse temperature is that of the usual geometric schedule. A schedule may pass through
-the fractions in another order, even backwards from a given state. Parts of the problem may
-be weaker or stronger meanwhile: a gain scales the linear biases, and an offset puts a
-qubit's fraction ahead of the other qubits' fractions, or behind them.
+As in :mod:`sf_quantum.samplers.neal`, the inverse temperature at the fraction s of the
+annealing follows a geometric schedule. A custom schedule may pass through the fractions in
+another order, even backwards from a given state. Parts of the problem may be weaker or
+stronger meanwhile: a gain scales the linear biases, and an offset puts a qubit's fraction
+ahead of the other qubits' fractions, or behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel
 
 Points: TypeAlias = list[list[float]]
-# the range of negative couplers (extended_j_range) relative to the range of positive ones
+# the range of negative couplers (extended_j_range) relative to that of positive couplers
 NEGATIVE = 2.0
 # the range of the sum of a qubit's couplers, negative and positive (Advantage_system4.1)
 COUPLING = (18.0, 15.0)
@@ -32,7 +32,8 @@ COUPLING = (18.0, 15.0)
 class Annealing:
     """The annealing of a problem, whose variables are qubits.
 
-    :param schedule: points of time in microseconds and fraction; by default forward
+    :param schedule: points of time in microseconds and fraction; by default, the fraction
+        rises from 0 to 1
     :param initial_state: initial value of each qubit, from the values of the problem's
         variables
     :param reinitialize_state: whether each read starts from ``initial_state``, not from
@@ -66,7 +67,7 @@ ANNEALING: TypeAdapter[Annealing] = TypeAdapter(Annealing)
 
 
 def strength(ising: BinaryQuadraticModel) -> float:
-    """Return the largest bias, relative to the device's ranges."""
+    """Return the largest bias or sum of a qubit's couplers, relative to the device's range."""
     fields = [abs(bias) / FIELD_RANGE for bias in ising.linear.values()]
     couplings = [max(bias, -bias / NEGATIVE) for bias in ising.quadratic.values()]
     sums = Counter[Hashable]()

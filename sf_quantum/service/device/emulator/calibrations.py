@@ -1,4 +1,4 @@
-"""The calibrations of an emulated device, drawn from its seed, and its readings of them."""
+"""The calibrations of an emulated device, drawn from its seed, and readings of its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sf_quantum.service.device.readings import (
     Reading,
 )
 
-# The history covers PERIODS calibrations, with one of every EVERY readings.
+# The history covers PERIODS calibrations, with one reading out of EVERY.
 PERIODS, EVERY = 3, 4
 
 
@@ -98,15 +98,15 @@ class EmulatedCalibrations(Calibrations):
         return [self._read(number, slot) for slot in range(first, _slot(age) + 1)]
 
     def history(self) -> CalibrationHistory:
-        """See :meth:`Calibrations.history`; some readings since ``changed``."""
+        """See :meth:`Calibrations.history`; a selection of the readings since ``changed``."""
         slot = self.period / READINGS
         last = max(0, int((self.now - self.started) / slot))
         changed_slot = math.ceil((self.changed - self.started) / slot)
-        # always the same readings, so that points do not move from answer to answer
+        # always the same readings, so that points do not move between two responses
         first = -(-max(0, last - PERIODS * READINGS, changed_slot) // EVERY) * EVERY
         numbers = [*range(first, last, EVERY), last]
-        # The middle of a slot is read, as rounding at its border could yield the
-        # neighbouring slot.
+        # The readings are taken in the middle of a slot: rounding at its border could
+        # yield the neighbouring slot.
         readings = [self._reading_at(self.started + (n + 0.5) * slot) for n in numbers]
         renewed = range(-(-first // READINGS) * READINGS, last + 1, READINGS)
         latest = readings[-1]
@@ -150,7 +150,7 @@ class EmulatedCalibrations(Calibrations):
             age=age,
             faulty=faulty,
             seed=seed,
-            # drawn last, so that the other draws do not depend on it
+            # drawn last, so that the other draws do not depend on this setting
             drifts=draws.random() < self.faults.drift,
         )
 

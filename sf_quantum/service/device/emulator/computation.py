@@ -22,22 +22,21 @@ from sf_quantum.service.domain.jobs import Kind, Size
 NOISE: TypeAdapter[Noise | None] = TypeAdapter(Noise | None)
 
 
-# Seconds on a core of 3 GHz: for an interaction per sweep, for an amplitude per gate,
-# and for an amplitude per nanosecond of a sequence (2 to 14 atoms, constant pulses,
-# ramps and delays).
+# Seconds on a core of 3 GHz: per interaction and sweep, per amplitude and gate, and per
+# amplitude and nanosecond of a sequence (2 to 14 atoms, constant pulses, ramps and delays).
 UPDATE_SECONDS = 0.3e-9
 AMPLITUDE_SECONDS = 2e-9
 EVOLUTION_SECONDS = 50e-9
-# Seconds for reading a gate and preparing its simulation, and for any circuit.
+# Seconds per gate and per circuit for parsing and for preparing the simulation.
 GATE_SECONDS = 0.2e-3
 CIRCUIT_SECONDS = 2e-3
-# Seconds for a shot of an atom, and for any sequence.
+# Seconds per shot and atom, and per sequence.
 ATOM_SHOT_SECONDS = 20e-9
 SEQUENCE_SECONDS = 0.05
 # Overhead of each nanosecond of a sequence, in amplitudes.
 STEP_AMPLITUDES = 64
-# The integrator needs more steps where interactions are strong: 1.4 to 10 per radian
-# (2 to 14 atoms that are 1.5 to 8 um apart).
+# Additional steps of the integrator per radian, for strong interactions: 1.4 to 10 were
+# measured (2 to 14 atoms that are 1.5 to 8 um apart).
 RADIAN_STEPS = 3
 
 
@@ -61,7 +60,7 @@ def compute_seconds(
 def evolution(
     atoms: int, nanoseconds: int, *, radians: int = 0, levels: int = 2
 ) -> int:
-    """Return the cost of a sequence, for :class:`Size`.
+    """Return the computing work of a sequence, for :class:`Size`.
 
     :param radians: largest angle by which the sequence turns a state
     :param levels: number of levels of an atom
@@ -75,7 +74,7 @@ class Computation:
     """The computation of one attempt.
 
     :param payload: JSON text
-    :param parameters: parameters of the job, among them ``num_reads`` and ``seed``
+    :param parameters: parameters of the job, including ``num_reads`` and ``seed``
     :param noise: ``None`` for an ideal device
     """
 
@@ -93,7 +92,7 @@ class SeparateRunner:
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """See :meth:`.runners.Runner.run`.
 
-        :raises InputError: if it cannot be computed, or exceeds a limit
+        :raises InputError: if the job cannot be computed, or exceeds a limit
         """
         arguments, limits = self.arguments(computation), computation.limits
         answer = ask("run", arguments, computation.payload, interrupted, limits)

@@ -1,4 +1,4 @@
-"""The emulated device: its results, time scale, errors and faults."""
+"""The emulated device, with its time scale, errors and faults."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ from sf_quantum.service.domain.jobs import Kind, Size
 from sf_quantum.service.domain.settings import NotNegative
 from sf_quantum.validation import dotted, validated
 
-# Native gates of a lattice, by their names in Qiskit; IQM's name for the first is prx.
+# Native gates of a lattice, by their names in Qiskit; IQM calls ``r`` ``prx``.
 NATIVE_GATES = ("r", "cz")
 ONE_SHOT: JobParameters = {"num_reads": 1}
 
 
-def _steady() -> Callable[[], float]:
-    """Return a clock that starts at the system's time, and ignores later changes of it."""
+def _steady_clock() -> Callable[[], float]:
+    """Return a clock that starts at the system's time, and ignores later clock changes."""
     monotonic = time.monotonic()
     epoch = time.time() - monotonic
     return lambda: epoch + time.monotonic()
@@ -74,9 +74,9 @@ class EmulatedDevice(DeviceSettings, Device):
     """An emulated device, with the run times and the errors of real hardware.
 
     :param noise: 0 by default, unlike in the configuration
-    :param started: time of the first calibration, by ``clock``
+    :param started: time of the first calibration, on ``clock``
     :param first_calibration: number of calibrations before ``started``
-    :param changed: time of the last change of its settings by an operator, by ``clock``;
+    :param changed: time of the last change of its settings by an operator, on ``clock``;
         earlier settings are not known
     :raises InputError: if a qubit out of service does not exist, or no qubit is left
     """
@@ -88,7 +88,7 @@ class EmulatedDevice(DeviceSettings, Device):
         default_factory=installed, repr=False
     )
     entropy: int = Field(default_factory=lambda: secrets.randbits(64), repr=False)
-    clock: Callable[[], float] = Field(default_factory=_steady, repr=False)
+    clock: Callable[[], float] = Field(default_factory=_steady_clock, repr=False)
     started: float = Field(default_factory=time.time)
     first_calibration: int = 0
     changed: float | None = None
@@ -114,7 +114,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def hardware(self) -> Technology:
-        """The technology of the hardware that it emulates."""
+        """The technology of the emulated hardware."""
         return TECHNOLOGIES[self.technology]
 
     @property
@@ -130,7 +130,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def warm_kinds(self) -> Sequence[Kind]:
-        """The kind of job that is typical of its technology, if its packages are large."""
+        """The technology's typical kind of job, if this kind needs large Python packages."""
         kinds: Mapping[str, Kind] = {GATES: "circuit", "neutral-atom": "sequence"}
         kind = kinds.get(self.technology, "photonic")
         return [kind] if kind in self.payloads else []
@@ -193,7 +193,7 @@ class EmulatedDevice(DeviceSettings, Device):
 
     @property
     def calibrations(self) -> EmulatedCalibrations:
-        """See :attr:`Device.calibrations`: drawn by the seed, with the present settings."""
+        """See :attr:`Device.calibrations`: drawn from the seed, with the present settings."""
         period = self.calibration_seconds
         if period is None:
             period = self.hardware.calibration_seconds
@@ -260,7 +260,7 @@ class EmulatedDevice(DeviceSettings, Device):
         return EmulatedJobs(self.run, self.threads)
 
     def close(self) -> None:
-        """See :meth:`Device.close`: the next service runs its jobs again."""
+        """See :meth:`Device.close`: after a restart, the service runs the jobs again."""
         self.jobs.stop()
 
     def run(self, task: Task, stop: threading.Event) -> Outcome:
@@ -280,11 +280,13 @@ def _key(path: KeyPath, _: JSON) -> str:
 def _changed(
     device: EmulatedDevice, update: Mapping[str, float | Faults]
 ) -> EmulatedDevice:
+    """Return a copy of a device with changed settings, and with the time of the change."""
     now = device.clock()
     return device.model_copy(update={"changed": now, **update})
 
 
 def _recalibrate(device: EmulatedDevice, _: Values) -> EmulatedDevice:
+    """Return a copy of a device with a calibration that starts now."""
     calibrations = device.calibrations
     first = device.first_calibration + calibrations.number + 1
     started = calibrations.now
@@ -292,7 +294,7 @@ def _recalibrate(device: EmulatedDevice, _: Values) -> EmulatedDevice:
 
 
 def _set_time_scale(device: EmulatedDevice, values: Values) -> EmulatedDevice:
-    """Change the time scale without a change of the calibration or its age."""
+    """Change the time scale, but neither the calibration nor its age."""
     scaled = _changed(device, values)
     ratio = scaled.calibrations.period / device.calibrations.period
     now = device.clock()

@@ -1,4 +1,4 @@
-"""The errors of an emulated device, as the noise of a job."""
+"""The noise of a job, from the errors of an emulated device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from numpy import bool_
     from numpy.typing import NDArray
 
-# range of a qubit's bias relative to that of a coupler (h_range -4 to 4, j_range -1 to 1
-# of D-Wave's Advantage)
+# range of a qubit's bias relative to the range of a coupler's (D-Wave's Advantage has
+# h_range -4 to 4 and j_range -1 to 1)
 FIELD_RANGE = 4.0
-# drift of a qubit's flux for a control error of 1, in flux quanta, until it is corrected
-# (with a new calibration: D-Wave does so once an hour); an assumption
+# drift of a qubit's flux for a control error of 1, in flux quanta, until a new calibration
+# corrects the drift (D-Wave corrects it once an hour); an assumption
 FLUX_DRIFT = 3e-3
-# Larger labels are not used as qubit numbers, which bounds the number of random draws.
+# Larger labels are not used as qubit numbers, to limit the number of random draws.
 MAX_LABELS = 2**20
 
 
@@ -45,12 +45,12 @@ class Noise:
         *,
         scaled: bool = True,
     ) -> dict[str, JSON]:
-        """Run a problem with noise; energies are those of the problem without noise.
+        """Run a problem with noise; the energies are of the problem without noise.
 
         :param content: a serialized BQM
         :param run: function that samples a BQM and returns a serialized sample set
-        :param scaled: whether its biases are scaled to the ranges of the device, to which
-            the errors are relative
+        :param scaled: whether the biases are scaled to the ranges of the device; errors
+            are relative to these ranges
         """
         from dimod import BinaryQuadraticModel, SampleSet
 
@@ -74,7 +74,7 @@ class Noise:
         return serialized(read)
 
     def drift(self, qubits: int) -> list[float]:
-        """Draw how far the flux of each of the chip's first qubits has drifted."""
+        """Draw the flux drift of each of the first qubits of the chip."""
         import numpy
 
         # The drift has its own random stream, separate from that of the programming
@@ -101,8 +101,8 @@ class Noise:
         """Return the Ising model that the device realizes for a problem.
 
         Integer labels are qubits of the chip, each with its own errors; other labels are
-        numbered in order. The error of a coupler is the sum of contributions of its two
-        qubits, so that the errors of neighbouring couplers are correlated.
+        numbered in order. The error of a coupler is the sum of contributions from its two
+        qubits, so the errors of neighbouring couplers are correlated.
         """
         import numpy
         from dimod import Vartype

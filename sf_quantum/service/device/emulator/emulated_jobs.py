@@ -1,4 +1,4 @@
-"""The jobs on an emulated device: each is computed in its own thread."""
+"""The jobs on an emulated device, each computed in its own thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EmulatedJobs(DeviceJobs):
 
     :param run: function that runs a job with the device's present settings; blocks until
         the job ends, or is stopped
-    :param threads: threads by the id of their job, which copies of a device share
+    :param threads: threads by job id; copies of a device share the mapping
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class EmulatedJobs(DeviceJobs):
 
     @property
     def recovery(self) -> Recovery:
-        """See :attr:`DeviceJobs.recovery`: an interrupted computation has cost nothing."""
+        """See :attr:`DeviceJobs.recovery`: a job can run again without QPU cost."""
         return Recovery.AGAIN
 
     def submit(self, task: Task) -> str:
@@ -66,7 +66,7 @@ class EmulatedJobs(DeviceJobs):
         thread = self._thread(job_id)
         try:
             return thread.outcome.result()
-        except InputError as error:  # it could not be computed
+        except InputError as error:  # the job could not be computed
             return Outcome(failure=str(error))
         finally:
             del self.threads[job_id]
@@ -77,7 +77,7 @@ class EmulatedJobs(DeviceJobs):
             thread.stop.set()
 
     def stop(self) -> None:
-        """Stop all jobs; the next service runs them again."""
+        """Stop all jobs; after a restart, the service runs them again."""
         for thread in [*self.threads.values()]:
             thread.stop.set()
 

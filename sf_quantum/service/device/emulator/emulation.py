@@ -29,8 +29,8 @@ from sf_quantum.service.domain.reasons import QPU_OFFLINE
 class Emulation:
     """The emulation of a job.
 
-    :param runner: runner that computes its result
-    :param modelled: seconds on the hardware, without faults
+    :param runner: runner that computes the job's result
+    :param modelled: run time in seconds on the modelled hardware, without faults
     """
 
     settings: DeviceSettings
@@ -84,14 +84,14 @@ class Emulation:
         return self.runner.run(computation, interrupted)
 
     def _random(self, what: str, *more: int) -> random.Random:
-        """Return the job's random generator; a first slice draws like a job without slices."""
+        """Return a random generator of the job; a first slice draws like an unsliced job."""
         part = [self.task.part] if self.task.part else []
         key = [self.calibrations.seed, what, self.task.number, *more, *part]
         return random.Random(json.dumps(key))
 
 
 def size_on_device(task: Task) -> Size | None:
-    """Return the size that affects a job's run time; ``None`` if only its parameters do."""
+    """Return the size that affects a job's run time; ``None`` if only parameters affect it."""
     if task.kind == "circuit":
         return Size(circuits=texts(json.loads(task.payload))[1])
     if task.kind == "problem" and task.payload.startswith("["):

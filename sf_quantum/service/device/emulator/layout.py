@@ -1,4 +1,4 @@
-"""The qubits of an emulated device: how many there are, and how they are coupled."""
+"""The qubits of an emulated device: their number and couplings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Layout:
     out_of_service: frozenset[int]
 
     def check(self) -> None:
-        """Check that the device can have these qubits.
+        """Check that a device of this technology can have these qubits and topology.
 
         :raises InputError: if the technology has no such topology, if a qubit out of
             service does not exist, or if no qubit is left
@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def lattice(self) -> Topology | None:
-        """The couplings of a gate-based device, unless all qubits are coupled."""
+        """The couplings of a gate-based device; ``None`` if all qubits are coupled."""
         usual = SQUARE if self.qubits in LATTICES else COMPLETE
         if self.technology != GATES or (self.topology or usual) == COMPLETE:
             return None

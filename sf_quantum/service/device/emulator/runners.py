@@ -1,4 +1,4 @@
-"""The runners of the emulated device, which compute jobs of each kind."""
+"""The runners of the emulated device, each of which computes jobs of one kind."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Runner(Protocol):
 
         :param qubits: number of qubits of the device
         :returns: size of the payload
-        :raises FieldError: if it cannot run; the error names the field of the request
+        :raises FieldError: if the payload cannot run; the error names the field of the request
         """
 
     def run(self, computation: Computation, interrupted: Callable[[], bool]) -> Result:
         """Compute the result; blocks.
 
-        :param interrupted: function that is polled; if it returns true, ``run`` returns soon
-            with an arbitrary result
+        :param interrupted: function that ``run`` polls; once it returns true, ``run``
+            returns soon, with an arbitrary result
         """
 
 

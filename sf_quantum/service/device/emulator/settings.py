@@ -18,8 +18,8 @@ from sf_quantum.validation import Section
 Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 # the technology whose devices run circuits
 GATES = "superconducting"
-# The technology whose devices run only experiments with photons; their "qubits" are
-# modes.
+# The technology whose devices run only photonic experiments; the "qubits" of these devices
+# are modes.
 PHOTONIC = "photonic"
 # Names of topologies by technology.
 GRAPHS: Mapping[str, Collection[str]] = {
@@ -55,8 +55,8 @@ class Faults(Section):
     :param fail: probability that a job fails at the end of its run time
     :param slow: factor on run times, 1 or more
     :param offline: probability that a job fails immediately because the QPU is offline
-    :param calibration: probability that a calibration is faulty: its errors are 20 times
-        as large
+    :param calibration: probability that a calibration is faulty, with 20 times the usual
+        errors
     :param drift: probability that a calibration gradually becomes faulty
     """
 
@@ -97,14 +97,14 @@ class DeviceSettings(Section):
     :param name: name of the QPU
     :param technology: kind of QPU: ``annealer``, ``superconducting``, ``neutral-atom`` or
         ``photonic``
-    :param qubits: number of qubits, including those out of service, or of modes of a
-        photonic QPU, which has up to 24
+    :param qubits: number of qubits, including those out of service; for a photonic QPU,
+        number of modes, at most 24
     :param shots: maximum shots per job; ``None`` sets no limit
     :param out_of_service: numbers of the qubits out of service; for an annealer, numbers
         in its graph
-    :param topology: for an annealer, the kind of its graph: the smallest such graph that is
-        large enough, reduced to ``qubits`` qubits; for a superconducting QPU, ``square``, a
-        lattice with native gates, or ``complete``, any gate on any qubits
+    :param topology: for an annealer, the kind of its graph; the smallest such graph that is
+        large enough is reduced to ``qubits`` qubits. For a superconducting QPU, ``square``
+        (a lattice with native gates) or ``complete`` (any gate on any qubits)
     :param time_scale: seconds to wait per modelled second; 0 does not wait
     :param noise: factor on the technology's errors; 0 is an ideal device
     :param calibration_seconds: modelled lifetime of a calibration; by default the

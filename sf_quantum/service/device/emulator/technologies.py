@@ -1,4 +1,4 @@
-"""The technologies of emulated QPUs: their run times and their errors."""
+"""The technologies of emulated QPUs: their run times and errors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Errors:
         to the range of its couplers
     :param false_one: probability that a 0 is read as 1
     :param false_zero: probability that a 1 is read as 0
-    :param one_qubit: parameter of the depolarising error of gates of one qubit
-    :param two_qubits: parameter of the depolarising error of gates of two qubits
-    :param t1: seconds after which a qubit has relaxed; 0 if none does
-    :param t2: seconds after which a qubit has dephased, at most twice ``t1``; 0 if none
-        does
+    :param one_qubit: parameter of the depolarising error of one-qubit gates
+    :param two_qubits: parameter of the depolarising error of two-qubit gates
+    :param t1: relaxation time of qubits in seconds; 0 for no relaxation
+    :param t2: dephasing time of qubits in seconds, at most twice ``t1``; 0 for no
+        dephasing
     :param source_loss: loss of photons in their source, in dB
     :param loss: loss of photons after their source, detectors included, in dB
     :param distinguishability: probability that a photon does not interfere with others
-    :param g2: second-order correlation of the source, which sometimes sends two photons
+    :param g2: second-order correlation of the source, which sometimes emits two photons
     """
 
     control: float = 0.0
@@ -64,8 +64,9 @@ class Errors:
     def aged(self, age: float, excess: float = 1.0) -> dict[str, float]:
         """Return the errors that are not 0, by name of the reading.
 
-        By the end of a calibration, drift adds an independent control error of the same
-        size, adds a tenth to losses, doubles the other errors, and halves the times.
+        At the end of a calibration's lifetime, drift has added an independent control error
+        of the same size, increased losses by a tenth, doubled the other errors, and halved
+        the times.
 
         :param age: age of the calibration, from 0 to 1
         :param excess: factor on the errors of a good calibration of that age
@@ -106,7 +107,7 @@ class Technology:
     pulse_seconds: float = 0.0
 
     def job_seconds(self, parameters: JobParameters, circuits: int = 1) -> float:
-        """Return the run time of a job on the hardware; each circuit has all shots."""
+        """Return the run time of a job on the hardware; each circuit runs all shots."""
         shots = circuits * shots_of(parameters)
         extra = (parameters.get("num_sweeps") or SWEEPS) - SWEEPS
         seconds = self.timing.job_seconds(shots) + shots * extra * self.sweep_seconds
@@ -135,10 +136,10 @@ class Technology:
 MOST_G2 = 0.5
 # Share of the losses that depends on the alignment; an assumption.
 DRIFT_LOSS = 0.1
-# Least probability of a shot: a less likely shot is not observed in a lifetime.
+# Minimum probability of a shot: a less likely shot is not observed in a lifetime.
 LEAST_CHANCE = 1e-18
 ANNEALING_SECONDS = 20e-6
-# durations of gates of one and of two qubits of IQM's Apollo (see below)
+# durations of the one-qubit and two-qubit gates of IQM's Apollo (see below)
 ONE_QUBIT_SECONDS, TWO_QUBITS_SECONDS = 42e-9, 130e-9
 TECHNOLOGIES: Mapping[str, Technology] = {
     # Integrated control errors: where h and J are 1, "the QPU might actually solve" 1.01
@@ -175,8 +176,8 @@ TECHNOLOGIES: Mapping[str, Technology] = {
     # The source: first-lens brightness of 13.6 %, indistinguishability of 90.6 % and
     # purity (1 - g2) of 95.4 %, averages of fifteen quantum dots (Ollivier et al.,
     # arXiv:1910.08863). Of all photons, 6 % are counted; the loss that the brightness does not
-    # explain is on the way. The daily calibration is an assumption. A shot of the timing has
-    # one photon; see photon_seconds.
+    # explain occurs after the source. The daily calibration is an assumption. The timing is
+    # for shots of one photon; see photon_seconds.
     "photonic": Technology(
         TIMINGS["photonic"],
         Errors(

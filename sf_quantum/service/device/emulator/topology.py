@@ -2,11 +2,11 @@
 
 Pegasus: Boothby et al., "Next-Generation Topology of D-Wave Quantum Processors"
 (arXiv:2003.00133). Zephyr: Boothby, Raymond and King, "Zephyr Topology of D-Wave Quantum
-Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits
-have D-Wave's linear numbering, so that its tools recognize the graph.
+Processors" (D-Wave technical report 14-1056A-A, 2021). Qubits have D-Wave's linear
+numbering, so that D-Wave's tools recognize the graph.
 
-Lattices: with 5, 20 and 54 qubits those of IQM's Adonis, Apollo and Aphrodite, as in the
-fake backends of iqm-client 36 (``iqm.qiskit_iqm.fake_backends``), whose QB1 is qubit 0.
+Lattices of 5, 20 and 54 qubits are those of IQM's Adonis, Apollo and Aphrodite, as in the
+fake backends of iqm-client 36 (``iqm.qiskit_iqm.fake_backends``); QB1 is qubit 0.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def smallest_zephyr(qubits: int) -> Topology:
 
 
 def outwards(graph: Topology) -> tuple[int, ...]:
-    """Order the qubits of a graph so that its beginnings are connected and dense.
+    """Order the qubits so that the first qubits always form a connected, dense graph.
 
-    Each qubit has at least as many couplers with earlier qubits as any later qubit has.
+    Each qubit has at least as many couplers to earlier qubits as any later qubit has.
     """
     neighbours = defaultdict[int, list[int]](list)
     for one, other in graph.couplers:
@@ -65,8 +65,8 @@ def outwards(graph: Topology) -> tuple[int, ...]:
         neighbours[other].append(one)
     ordered = dict[int, None]()
     links = Counter[int]()
-    # Ties go to the lower number. Outdated entries have fewer couplers, so they come
-    # later.
+    # Ties go to the lower number. Outdated heap entries have fewer couplers, so they are
+    # popped later.
     best = [(0, graph.qubits[0])]
     while best:
         _, qubit = heappop(best)
@@ -115,7 +115,7 @@ def square(qubits: int, lacking: frozenset[int]) -> Topology:
 
 #: Topologies of gate-based devices.
 COMPLETE, SQUARE = "complete", "square"
-#: the topology of an annealer whose configuration names none
+#: the default topology of annealers
 DEFAULT_TOPOLOGY = "pegasus"
 #: Topologies of annealers, with the functions that build them.
 TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
@@ -126,7 +126,7 @@ TOPOLOGIES: Mapping[str, Callable[[int], Topology]] = {
 
 @lru_cache(8)
 def working(kind: str, qubits: int, lacking: frozenset[int]) -> Topology:
-    """Build the graph of an annealer, which is incomplete like that of a real one.
+    """Build the graph of an annealer; like a real annealer's graph, it is incomplete.
 
     :param kind: name of the graph's kind in :data:`TOPOLOGIES`
     :param qubits: number of qubits of the annealer, including those out of service
@@ -134,7 +134,7 @@ def working(kind: str, qubits: int, lacking: frozenset[int]) -> Topology:
     """
     whole = TOPOLOGIES[kind](qubits)
     here = [qubit for qubit in outwards(whole) if qubit not in lacking]
-    # a qubit without a coupler has no place in a graph
+    # at least two, since a graph cannot contain a qubit without a coupler
     left = max(2, qubits - len(lacking))
     return whole.without(lacking.union(here[left:]))
 

@@ -14,7 +14,7 @@ SITE = 18_000
 
 
 class ComputeLimits(Section):
-    """Limits of the computation of a job.
+    """Limits on the computation of a job.
 
     A job that would exceed ``values``, ``updates``, ``evolution``, ``circuits`` or
     ``gate_shots`` is rejected; a job that exceeds ``memory_gib`` or ``cpu_seconds`` fails.
@@ -46,9 +46,9 @@ class ComputeLimits(Section):
     bond_dimension: Count = 64
 
     def check(self, size: Size, parameters: JobParameters) -> None:
-        """Refuse a job that would cost too much.
+        """Reject a job that would exceed a limit.
 
-        :raises FieldError: if it exceeds a limit; the error names the field of the request
+        :raises FieldError: if a limit is exceeded; the error names the field of the request
         """
         shots = shots_of(parameters)
         if (values := shots * size.values) > self.values:
@@ -75,8 +75,8 @@ class ComputeLimits(Section):
 def evolution_of(size: Size, bond_dimension: int) -> int:
     """Return the cost of a sequence, in nanoseconds times amplitudes.
 
-    The cost of matrix-product states is converted by their run time: per atom and nanosecond,
-    1 ms with a bond dimension of 16, 1.6 ms with 32, and at most 6 ms with 64.
+    Matrix-product states are converted to amplitudes by their run time: per atom and
+    nanosecond, 1 ms with a bond dimension of 16, 1.6 ms with 32, and at most 6 ms with 64.
     """
     return size.evolution + size.sites * (SITE + bond_dimension**3 * 2 // 5)
 

@@ -16,8 +16,8 @@ def merged(texts: Sequence[str], *, by_circuit: bool = False) -> str:
 
     Blocks.
 
-    :param by_circuit: whether each result has other circuits or BQMs, rather than other shots
-    :raises InputError: if they cannot be merged
+    :param by_circuit: whether the slices have different circuits or BQMs, not different shots
+    :raises InputError: if the results cannot be merged
     """
     arguments: dict[str, JSON] = {"by_circuit": by_circuit}
     answer = ask("merge", arguments, f"[{', '.join(texts)}]", lambda: False)

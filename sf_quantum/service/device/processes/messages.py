@@ -1,8 +1,8 @@
 """Messages between the service and its processes: JSON objects, and texts of any size.
 
 A text is sent in pieces. Python holds its global lock while it copies, encodes or decodes a
-string, and on a busy machine, the thread may lose the processor meanwhile. With a copy of
-20 MB, the event loop would wait for both.
+string, and on a busy machine the thread may lose the processor meanwhile. With a text of
+20 MB in one piece, the event loop would wait for the copy and for the thread to resume.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Answer:
 def send(connection: Connection, head: DataclassInstance, *texts: str) -> None:
     """Send a message; blocks.
 
-    :param texts: parts of its text
+    :param texts: parts of the message's text
     :raises ConnectionError: if the other end is closed
     """
     connection.send_bytes(json.dumps(vars(head)).encode())

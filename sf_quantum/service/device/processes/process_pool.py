@@ -1,7 +1,7 @@
-"""The processes that compute jobs, apart from the service.
+"""The separate processes that compute jobs for the service.
 
-A computation may need more time or memory than there is, and cannot be interrupted from
-within. Its process has limits, can be killed at any instant, and is reused as long as
+A computation may need more time or memory than is available, and cannot be interrupted from
+within. So each process has limits, can be killed at any instant, and is reused as long as
 its jobs end by themselves.
 """
 
@@ -28,15 +28,16 @@ from sf_quantum.service.device.processes.messages import Answer, Request
 from sf_quantum.service.domain.jobs import Kind
 
 MODULE = "sf_quantum.service.device.processes.program"
+# Pause between two checks whether the caller has given up a call.
 POLL_SECONDS = 0.02
 # Idle processes: one for the device, which runs one job at a time, and one for checks.
 MOST_IDLE = 2
-# Payloads noted per process: the process that has checked a payload also computes it.
+# Payloads recorded per process: the process that has checked a payload preferably runs it.
 KNOWN = 100
 # Maximum number of concurrent checks of payloads; each needs a process.
 MAX_CHECKS = 2
-# Longest wait for a check, including the wait for its turn. It does not limit the payload,
-# whose limit is CPU time: after a refusal by a busy machine, a job may be submitted again.
+# Longest wait for a check, including the wait for its turn. A check that takes longer because
+# the machine is busy does not mean that the payload is too large: it may be submitted again.
 PATIENCE_SECONDS = 120.0
 _checks = threading.BoundedSemaphore(MAX_CHECKS)
 
@@ -48,9 +49,9 @@ class Busy(QuantumError):
 
 
 class Ended(InputError):
-    """A process ended before it answered.
+    """A process ended before it replied.
 
-    :param status: exit status of the process; negative: the signal that ended it
+    :param status: exit status of the process; if negative, the signal that ended it
     """
 
     def __init__(self, message: str, status: int) -> None:
@@ -68,8 +69,8 @@ def check(
     """Check a payload with a function of :mod:`.program` in a process; blocks.
 
     :param limits: limits of the computation, which also bound the CPU time of the check
-    :raises InputError: if the payload is refused, or takes more than the limits
-    :raises Busy: if there is no answer within the patience, or the kernel runs out of memory
+    :raises InputError: if the payload is rejected, or exceeds the limits
+    :raises Busy: if there is no reply within the patience, or the kernel runs out of memory
     """
     patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
     deadline = time.monotonic() + patience
@@ -102,8 +103,8 @@ def ask(
 ) -> Result | None:
     """Call a function of :mod:`.program` in a process; blocks.
 
-    :param give_up: function that is polled; if it returns true, the process is killed
-    :param more: text that the function gets after the payload
+    :param give_up: function that is polled; once it returns true, the process is killed
+    :param more: text that the called function gets after the payload
     :returns: the result, or ``None`` if the call was given up
     :raises InputError: if there is no result; the message says why
     """
@@ -152,25 +153,26 @@ def _why_it_ended(status: int, limits: ComputeLimits) -> str:
 class _Process:
     """A process that answers one request at a time.
 
-    :param kinds: kinds of jobs whose packages it imports first
+    :param kinds: kinds of jobs whose packages the process imports first
     """
 
     def __init__(self, kinds: Sequence[Kind] = ()) -> None:
-        #: hashes of the payloads that it has read last, and may have cached
+        #: hashes of the latest payloads, which the process may have cached
         self.known: deque[int] = deque(maxlen=KNOWN)
-        self._connection, its = Pipe()
+        self._connection, child_end = Pipe()
         lifeline, self._lifeline = os.pipe()
         # single-threaded, since computations share the machine with the service
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self._popen = subprocess.Popen(
             [sys.executable, "-m", MODULE],
-            stdin=its.fileno(),
+            stdin=child_end.fileno(),
             stdout=lifeline,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **threads},
         )
-        its.close()
+        child_end.close()
         os.close(lifeline)
+        # whether the reply to the request that imports packages is still to be received
         self._warming = bool(kinds)
         if kinds:
             messages.send(self._connection, Request("warm", {"kinds": [*kinds]}))
@@ -186,9 +188,9 @@ class _Process:
     def ask(
         self, give_up: Callable[[], bool], request: Request, *texts: str
     ) -> tuple[Answer, str] | None:
-        """Send a request, and return its answer; ``None`` if it was given up.
+        """Send a request, and return the reply; ``None`` if the request was given up.
 
-        :raises EOFError: if the process ends before its answer
+        :raises EOFError: if the process ends before it replies
         """
         try:
             if self._warming:

@@ -1,9 +1,9 @@
 """The program of a separate process, which computes jobs; see :mod:`.processes`.
 
-Its standard input is a connection of :mod:`multiprocessing`, for :mod:`.messages`. A
-request is a :class:`.Request` and the payload of a job. The answer is an :class:`.Answer`
-and the result; after its last answer, the process ends. Its standard output is the reading end of a pipe, whose other end the service
-holds.
+Its standard input is a connection of :mod:`multiprocessing`, for :mod:`.messages`. A request
+consists of a :class:`.Request` and the payload of a job; a reply of an :class:`.Answer` and the
+result. After a reply whose ``last`` is true, the process ends. Its standard output is the
+reading end of a pipe, whose writing end the service holds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sf_quantum.service.domain.photonic import PhotonicExperiment
 Content: TypeAlias = dict[str, JSON]
 # A process that has used more memory ends after its job, since it rarely returns memory.
 KEPT_BYTES = 1 << 30
-# Packages that take seconds to import, by the kind of the jobs that need them.
+# Packages that take seconds to import, by the kind of job that needs them.
 PACKAGES: Mapping[Kind, Sequence[str]] = {
     "circuit": ("qiskit", "qiskit_aer", "qiskit_qasm3_import"),
     "photonic": ("perceval",),
@@ -64,7 +64,7 @@ def main() -> None:
     end_with_service(os.dup(1))
     # libraries print to standard error
     os.dup2(2, 1)
-    # A terminal or systemd also sends these to the service, which ends its processes.
+    # A terminal or systemd also sends these signals to the service, which ends its processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # If memory is short, the kernel kills this process before the service.
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def answered(request: Request, payload: str) -> tuple[Answer, str]:
-    """Return the answer to a request, and the text of the result."""
+    """Return the reply to a request, and the text of the result."""
     limits = ComputeLimits.model_validate(request.limits)
     _limit(resource.RLIMIT_AS, int(limits.memory_gib * 2**30))
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
@@ -114,7 +114,7 @@ def run(
     """Compute a job with the device's noise.
 
     :param architecture: architecture of the device, for circuits
-    :param more: limits that apply to this kind only
+    :param more: limits that apply only to jobs of this kind
     """
     content, errors = json.loads(payload), NOISE.validate_python(noise)
     if kind == "problem":
@@ -167,23 +167,23 @@ def _sampled(bqm: Content, parameters: JobParameters, errors: Noise | None) -> C
 def solve(
     payload: str, environment: Mapping[str, str], parameters: JobParameters
 ) -> Content:
-    """Sample a problem on a QPU, with its vendor's client.
+    """Sample a problem on a QPU, with the client of the QPU's vendor.
 
-    :param environment: environment variables of the job, as for a step
+    :param environment: environment variables of the job, as a workflow step gets them
     """
-    # some clients read their variables from the process's environment
+    # some clients read their variables from the environment of the process
     os.environ.update(environment)
     client = from_environment(environment)
     if client is None:
         raise InputError("the environment names no QPU")
-    # the service's default is left out, as few samplers know the parameter
+    # the service's default value is left out, as few samplers accept the parameter
     default = ("num_sweeps", SWEEPS)
     given = {name: v for name, v in parameters.items() if (name, v) != default}
     return client.solve(json.loads(payload), given)
 
 
 def warm(_: str, kinds: Sequence[Kind]) -> Content:
-    """Import the packages of some kinds of jobs, as far as they are installed."""
+    """Import the installed packages that the given kinds of jobs need."""
     packages = [PACKAGES[kind] for kind in kinds if kind in PACKAGES]
     for name in (name for names in packages for name in names):
         if importlib.util.find_spec(name) is not None:
@@ -192,7 +192,7 @@ def warm(_: str, kinds: Sequence[Kind]) -> Content:
 
 
 def size(payload: str, architecture: JSON, noisy: bool, bond_dimension: int) -> Content:
-    """Check circuits, and return the fields of their size."""
+    """Check circuits, and return the fields of their :class:`.Size`."""
     return aer.size(json.loads(payload), architecture, noisy, bond_dimension)
 
 
@@ -210,7 +210,7 @@ def merge(payload: str, *, by_circuit: bool) -> Content:
 def verify(
     payload: str, *, kind: Kind, characters: int, shots: int, fewer: bool
 ) -> Content:
-    """Check a result of a vendor; see :func:`.verification.verified`.
+    """Check a vendor's result; see :func:`.verification.verified`.
 
     :param payload: payload of the job, ``characters`` long, followed by the text of the
         result
@@ -247,7 +247,7 @@ def _peak_bytes() -> int:
 
 
 def _limit(of: int, most: int) -> None:
-    """Set a limit, or the service's own limit (``ulimit``) if that is lower."""
+    """Set a limit, or the service's own limit (``ulimit``) if the latter is lower."""
     _, hardest = resource.getrlimit(of)
     if hardest != resource.RLIM_INFINITY:
         most = min(most, hardest)
@@ -255,13 +255,13 @@ def _limit(of: int, most: int) -> None:
 
 
 def end_with_service(lifeline: int) -> None:
-    """Have the kernel end this process when the service's end of a pipe is closed."""
+    """Have the kernel end this process when the other end of a pipe is closed."""
     # The pipe's SIGIO kills this process even while no Python code runs. Nothing else raises
-    # SIGIO, since nothing is written to the pipe. PR_SET_PDEATHSIG would act at the end of
-    # the thread that has started this process.
+    # SIGIO, since nothing is written to the pipe. PR_SET_PDEATHSIG would already act when
+    # the thread ends that started this process.
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # it is already closed
+    if select.select([lifeline], [], [], 0)[0]:  # the other end is already closed
         sys.exit(1)
 
 

@@ -23,20 +23,21 @@ if TYPE_CHECKING:
     from dimod import BinaryQuadraticModel, SampleSet
 
 Content: TypeAlias = dict[str, JSON]
-# Types of the arrays of a sample set; others, such as texts of any length, cannot be
-# samples.
+# Types of the arrays of a sample set; arrays of other types, such as texts of any length,
+# cannot be samples.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _NUMBERS = (*_INTEGERS, "bool", "float32", "float64")
 # Maximum number of vectors of a sample set, besides its energies and occurrences.
 MAX_VECTORS = 20
 # Maximum characters of the info that a vendor adds to a sample set of a list.
 MAX_INFO = 10_000
-# Names that are not further vectors: what every sample set contains, and other
-# arguments of SampleSet.from_samples().
+# Names that cannot be further vectors: the fields of every sample set, and other arguments
+# of SampleSet.from_samples().
 _OWN = (
     *("sample", "energy", "num_occurrences", "info", "samples_like", "vartype"),
     *("aggregate_samples", "sort_labels"),
 )
+# A valid name of an additional vector in a sample set.
 _VECTOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 # Parts of OpenQASM: comments; classical registers; anything else that declares bits of
 # a result.
@@ -46,20 +47,21 @@ _BITS = re.compile(
     r"|creg\s+\w+\s*\[\s*(\d{1,6})\s*\])\s*(?==|;)"
 )
 _OTHER_BITS = re.compile(r"\b(?:bit|creg|output|int|uint)\b")
+# The photons detected in each mode, such as |1,0>.
 _STATE = re.compile(r"\|\d{1,3}(?:,\d{1,3})*>")
 
 
 class WrongResult(ValueError):
-    """A result that is not one of its job; the message says what is wrong with it."""
+    """A result that does not match its job; the message, after "it", names the error."""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A result that is one of its job.
+    """A result that matches its job.
 
-    :param content: content of its JSON, in the same form for every vendor
-    :param difference: largest difference between the energies that came with the
-        samples and the problem's energies, which replace them
+    :param content: content of the result's JSON, in the same form for every vendor
+    :param difference: largest difference between the reported energies and the recomputed
+        energies, which replace them
     """
 
     content: Content
@@ -74,14 +76,14 @@ def verified(
     :param payload: payload of the job, which was checked when it was submitted
     :param text: JSON text of the result, without ``info``
     :param fewer: whether there may be fewer reads than shots
-    :raises WrongResult: if it is not a result of the job
+    :raises WrongResult: if the result does not match the job
     """
     content, job = _parsed(text), json.loads(payload)
     if kind == "problem":
         return _samples(content, job, shots, fewer)
     if kind == "photonic":
         experiment = PhotonicExperiment.model_validate(job)
-        # Shots that do not meet the conditions of the experiment are left out.
+        # The counts omit shots that do not meet the conditions of the experiment.
         check, fewer = _modes(experiment), True
         return Verified(
             {"counter": _counter(content.get("counter"), check, shots, fewer)}
@@ -96,6 +98,8 @@ def verified(
 
 
 def _parsed(text: str) -> Content:
+    """Parse a result as a JSON object."""
+
     def no_number(word: str) -> JSON:
         raise WrongResult(f"has {word}, which is not JSON")
 
@@ -114,6 +118,7 @@ def _parsed(text: str) -> Content:
 
 
 def _circuits(content: Content, job: JSON, shots: int, fewer: bool) -> Content:
+    """Check the counts of a job's circuits."""
     if isinstance(job, str):
         check = _width(_bits(job))
         return {"counter": _counter(content.get("counter"), check, shots, fewer)}
@@ -144,7 +149,7 @@ def _counter(
     fewer: bool,
     where: str = "",
 ) -> Content:
-    """Check counts, and leave out those that are 0."""
+    """Check counts, and leave out counts of 0."""
     if not isinstance(counts, dict):
         raise WrongResult(f"has no counts{where}")
     counter: Content = {}
@@ -172,8 +177,8 @@ def _check_reads(total: int, shots: int, fewer: bool, where: str = "") -> None:
 def _width(bits: int | None) -> Callable[[Sequence[str]], None]:
     """Return a function that checks the length of bit strings.
 
-    :param bits: number of bits of each string; ``None`` if unknown: all are then as
-        long as the first
+    :param bits: number of bits of each string; if ``None``, all strings must have the same
+        length
     """
 
     def check(words: Sequence[str]) -> None:
@@ -190,7 +195,7 @@ def _width(bits: int | None) -> Callable[[Sequence[str]], None]:
 
 
 def _bits(text: str) -> int | None:
-    """Count the classical bits of a circuit, if that is possible without a parser."""
+    """Count the classical bits of a circuit; ``None`` if this would need a parser."""
     plain = _COMMENT.sub(" ", text)
     # a declaration ends where the next one may begin
     declarations = _BITS.findall(plain)
@@ -203,6 +208,7 @@ def _bits(text: str) -> int | None:
 
 
 def _modes(experiment: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
+    """Return a check that detected states have the job's modes and enough photons."""
     heralded = experiment.heralded
     modes = experiment.modes - len(heralded)
     needed = experiment.needed - sum(heralded.values())
@@ -225,6 +231,7 @@ def _modes(experiment: PhotonicExperiment) -> Callable[[Sequence[str]], None]:
 
 
 def _samples(content: Content, job: JSON, shots: int, fewer: bool) -> Verified:
+    """Check the sample sets of a job's BQMs."""
     if not isinstance(job, list):
         return _sample_set(content, mapping(job), shots, fewer)
     sets = content.get("sample_sets")
@@ -254,6 +261,7 @@ def _info(info: JSON) -> JSON:
 
 
 def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Verified:
+    """Check a sample set, and recompute its energies."""
     import numpy as np
     from dimod import BinaryQuadraticModel, SampleSet
 
@@ -289,7 +297,7 @@ def _sample_set(claimed: Content, job: Content, shots: int, fewer: bool) -> Veri
         energy=energies,
         num_occurrences=np.asarray(occurrences, dtype=np.int64),
         sort_labels=False,
-        **_further(read),
+        **_other_fields(read),
     )
     content: Content = checked.to_serializable()
     del content["info"]
@@ -348,7 +356,7 @@ def _check_array(content: Content, shots: int, axes: int) -> None:
 
 
 def _numbers(vectors: Content, shots: int) -> list[tuple[str, JSON]]:
-    """Pick further vectors of numbers, such as fractions of broken chains."""
+    """Select additional vectors of numbers, such as fractions of broken chains."""
     further: list[tuple[str, JSON]] = []
     for name, vector in vectors.items():
         if name in _OWN or not _VECTOR.fullmatch(name) or len(further) == MAX_VECTORS:
@@ -362,7 +370,7 @@ def _numbers(vectors: Content, shots: int) -> list[tuple[str, JSON]]:
     return further
 
 
-def _further(read: SampleSet) -> dict[str, JSON]:
+def _other_fields(read: SampleSet) -> dict[str, JSON]:
     import numpy as np
 
     names = {*read.record.dtype.names} - {"sample", "energy", "num_occurrences"}

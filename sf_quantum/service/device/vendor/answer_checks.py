@@ -1,8 +1,8 @@
-"""The checks of a vendor's answers before they are used.
+"""The checks of a vendor's replies before they are used.
 
-Every answer of a vendor, about itself or a job, is checked here before the service uses,
+Every reply of a vendor, about its QPU or a job, is checked here before the service uses,
 stores, bills, logs or lists it: results (:mod:`.verification`), times, job ids
-(:mod:`.job_ids`), states, descriptions and messages. Wrong answers are logged and kept
+(:mod:`.job_ids`), states, descriptions and messages. Wrong replies are logged and kept
 (:mod:`.evidence`).
 """
 
@@ -40,30 +40,31 @@ from sf_quantum.service.device.vendor.evidence import Evidence
 from sf_quantum.service.device.vendor.job_ids import VendorJobIds, WrongId
 from sf_quantum.text import LAST_SECOND, MAX_CHARACTERS, described, shortened
 
-# Limits of the check of a result: a result of 20 MB takes seconds, and a tenth of the
+# Limits of the check of a result: a result of 20 MB takes seconds, and a tenth of this
 # memory.
 LIMITS = ComputeLimits(memory_gib=8.0, cpu_seconds=300)
-# Attempts at that check, as its process may be killed if memory is short.
+# Attempts at this check, as its process may be killed if memory is short.
 CHECKS = 2
-# A vendor may round up to whole seconds, and its clock may be a little faster.
+# Tolerances for reported times: a vendor may round up to whole seconds, and its clock may be
+# a little faster.
 SPARE_SECONDS, SPARE_SHARE = 1.0, 0.01
 # Maximum characters of a result's info, a calibration, a device's properties and its specs.
 MAX_INFO, MAX_CALIBRATION = 2**20, 2**18
 MAX_SOLVER, MAX_SPECS = 2**22, 2**24
-# Largest waiting time and counts that a vendor may report of itself; larger ones are
-# ignored.
+# Largest waiting time and counts that a vendor may report; larger values are ignored.
 MAX_WAIT_SECONDS = 366 * 86400.0
 MAX_COUNT = 10**7
+# A calibration may be this far in the future.
 DAY_SECONDS = 86400.0
 
 
 @dataclass(frozen=True)
 class Passed:
-    """How long a job was at its vendor, by the service's own clock.
+    """The time that a job was at its vendor, by the service's own clock.
 
-    :param at_vendor: seconds since it was first sent; ``None`` if that is unknown
-    :param on_qpu: seconds that it seems to have run, which are booked if the vendor reports
-        more than ``at_vendor``
+    :param at_vendor: seconds since the job was first sent; ``None`` if unknown
+    :param on_qpu: seconds that the job seems to have run, which are booked if the vendor
+        reports more than ``at_vendor``
     """
 
     at_vendor: float | None
@@ -71,7 +72,7 @@ class Passed:
 
 
 class VendorAnswers:
-    """Checks the answers of one vendor; thread-safe.
+    """Checks the replies of one vendor; thread-safe.
 
     :param name: name of the QPU, in log lines
     :param fewer_reads: whether the vendor's jobs may have fewer reads than requested
@@ -83,7 +84,7 @@ class VendorAnswers:
         self._fewer_reads = fewer_reads
 
     def keep_in(self, folder: Path, identity: str) -> None:
-        """Keep evidence and the ids of jobs next to the service's state.
+        """Keep evidence and job ids in files next to the service's state.
 
         :param identity: text that identifies this vendor
         """
@@ -91,9 +92,9 @@ class VendorAnswers:
         self.jobs.keep_in(folder / f"vendor-jobs-{identity[:16]}.txt")
 
     def job_id(self, answer: JSON, tag: str) -> str:
-        """Check and note the id that a vendor has given to a submission.
+        """Check and record the id that the vendor has given to a submission.
 
-        :raises InputError: if it is not an id, or belongs to another submission
+        :raises InputError: if the reply is not an id, or the id of another submission
         """
         try:
             return self.jobs.claim(answer, tag)
@@ -102,7 +103,7 @@ class VendorAnswers:
             raise
 
     def unread(self, error: WrongAnswer, job_id: str, task: Task) -> None:
-        """Keep an answer that should be a result, but that the client cannot read."""
+        """Keep a reply that should be a result, but that the client cannot read."""
         self._evidence.keep(task.tag, str(error), error.answer, {"job": job_id})
 
     def outcome(
@@ -110,8 +111,8 @@ class VendorAnswers:
     ) -> Outcome:
         """Check the outcome of a job; blocks while its result is checked.
 
-        :returns: the outcome, with a failure instead of a result that is not one of the job,
-            with times that can have passed, and with bounded texts
+        :returns: the outcome, with a failure instead of a result that does not match the job,
+            without impossible times, and with texts of limited length
         """
         outcome = replace(
             claimed,
@@ -129,6 +130,7 @@ class VendorAnswers:
     def _checked(
         self, outcome: Outcome, unchecked: Result, job_id: str, task: Task
     ) -> Outcome:
+        """Check a result; replace a wrong result with a failure, and keep it as evidence."""
         result, wrong = self._verified(unchecked, task)
         if wrong is None:
             return replace(outcome, result=result, failure=None)
@@ -146,10 +148,10 @@ class VendorAnswers:
     def _verified(self, result: Result, task: Task) -> tuple[Result | None, str | None]:
         """Check a result in a separate process.
 
-        :returns: the result, or what is wrong with it
+        :returns: the result, or the error in it
         """
         text = result.text
-        if not text.isascii():  # what cannot be encoded is not JSON either
+        if not text.isascii():  # a text that cannot be encoded is not JSON either
             text = text.encode(errors="replace").decode()
         arguments: dict[str, JSON] = {
             "kind": task.kind,
@@ -171,10 +173,10 @@ class VendorAnswers:
                 if attempt + 1 == CHECKS:
                     return None, f"cannot be checked: {error}"
                 continue
-            except OSError as error:  # no process can be started now
+            except OSError as error:  # a process cannot be started now
                 raise QpuError(f"a result cannot be checked now: {error}") from error
             break
-        if answer is None:  # it is never given up
+        if answer is None:  # impossible, as the call is never given up
             return None, "cannot be checked"
         if (wrong := answer.info.get("wrong")) is not None:
             return None, str(wrong)
@@ -186,7 +188,7 @@ class VendorAnswers:
     def _timed(
         self, outcome: Outcome, job_id: str, task: Task, passed: Passed
     ) -> Outcome:
-        """Replace times that cannot have passed with the service's own measurement."""
+        """Replace impossible times with the service's own measurement."""
         billed = number(_json(outcome.qpu_seconds))
         ran = number(_json(outcome.seconds))
         outcome = replace(outcome, qpu_seconds=billed, seconds=ran)
@@ -216,9 +218,9 @@ class VendorAnswers:
 
 @contextmanager
 def bounded_errors() -> Iterator[None]:
-    """Turn a client's errors into errors of this package, of one line of bounded length.
+    """Raise a client's errors as errors of this package, of one line of limited length.
 
-    An answer on which the client fails counts as no answer.
+    A reply on which the client fails counts as no reply.
     """
     try:
         yield
@@ -240,7 +242,7 @@ def bounded_errors() -> Iterator[None]:
 def progress(answer: Progress) -> Progress:
     """Check the progress of a job.
 
-    :raises QpuError: if its state is not one of a job
+    :raises QpuError: if the state is not a state of jobs
     """
     if answer.state not in get_args(State):
         state = shortened(str(answer.state), 40)
@@ -249,7 +251,7 @@ def progress(answer: Progress) -> Progress:
 
 
 def status(answer: QpuStatus) -> QpuStatus:
-    """Drop numbers that a QPU cannot have, and shorten texts to one line."""
+    """Drop impossible numbers from a status, and shorten its texts to one line."""
     return replace(
         answer,
         name=shortened(str(answer.name)),
@@ -270,11 +272,9 @@ def status(answer: QpuStatus) -> QpuStatus:
 
 
 def description(answer: Description) -> Description:
-    """Check the description of a QPU.
+    """Check the description of a QPU, and drop wrong optional values.
 
-    Optional values that are wrong are left out.
-
-    :raises QpuError: if its graph or its specifications, which jobs need, are wrong
+    :raises QpuError: if the graph or the specifications, which jobs need, are wrong
     """
     if answer.topology is not None:
         _check_topology(answer.topology)
@@ -298,7 +298,7 @@ def description(answer: Description) -> Description:
 def reserved_time(answer: ReservedTime | None) -> ReservedTime | None:
     """Check a reserved time of a QPU.
 
-    :raises QpuError: if its start and its end are not times in this order
+    :raises QpuError: if start and end are not valid times in this order
     """
     if answer is None or 0 <= answer.starts <= answer.ends <= LAST_SECOND:
         return answer
@@ -348,10 +348,10 @@ def _timing(timing: Timing | None) -> Timing | None:
 
 
 def _calibration(calibration: CalibrationData | None) -> CalibrationData | None:
-    """Keep the valid values of a calibration; a time in the future is not valid."""
+    """Keep the valid values of a calibration; a time far in the future is not valid."""
     if calibration is None:
         return None
-    time = calibration.time if _has_been(str(calibration.time)) else ""
+    time = calibration.time if _is_plausible_time(str(calibration.time)) else ""
     values: JSON = {}
     with suppress(TooLarge):
         values = plain({**calibration.values}, MAX_CALIBRATION)
@@ -359,7 +359,7 @@ def _calibration(calibration: CalibrationData | None) -> CalibrationData | None:
     return CalibrationData.read({"id": id_, "time": time, "values": values})
 
 
-def _has_been(timestamp: str) -> bool:
+def _is_plausible_time(timestamp: str) -> bool:
     try:
         moment = datetime.fromisoformat(timestamp).timestamp()
     except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""The cost of jobs at a vendor: as the vendor reports, or as past jobs were billed."""
+"""The expected cost of jobs at a vendor: from the vendor's timing, or from past bills."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LATEST = 0.2
 class Costs:
     """The costs of jobs, learned from jobs that have ended; thread-safe.
 
-    :param expected_seconds: expected QPU time of a job, until past jobs were billed
+    :param expected_seconds: expected QPU time of a job, until a job was billed
     """
 
     def __init__(self, expected_seconds: float) -> None:
         self._expected_seconds = expected_seconds
         # mean and variance of QPU time
         self._billed: tuple[float, float] | None = None
-        #: elapsed time per second of the expected QPU time
+        #: elapsed seconds per second of expected QPU time
         self.pace = 1.0
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class Costs:
     def learn(self, job: VendorJob, outcome: Outcome, elapsed: float | None) -> None:
         """Learn from a job that has a result.
 
-        :param elapsed: seconds that it ran, if known
+        :param elapsed: seconds that the job ran, if known
         """
         seconds = elapsed if outcome.qpu_seconds is None else outcome.qpu_seconds
         if outcome.result is None or seconds is None:
@@ -65,8 +65,8 @@ class Costs:
             if self._billed is None:
                 self._billed = (seconds, 0.0)
                 return
-            # West, "Updating mean and variance estimates" (CACM 22, 1979), where the
-            # weights of the past decrease
+            # as in West, "Updating mean and variance estimates" (CACM 22, 1979), with
+            # decreasing weights for past jobs
             mean, variance = self._billed
             step = seconds - mean
             variance = (1 - LATEST) * (variance + LATEST * step * step)

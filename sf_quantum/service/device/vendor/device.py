@@ -1,7 +1,7 @@
 """A real QPU, of any registered kind, as a device.
 
-Its jobs are submitted with its vendor's client, like jobs of workflow steps, under a lease
-of the vendor. If the vendor's API has no jobs, its sampler runs in a separate process; such
+Jobs are submitted with the vendor's client, as workflow steps do, under a lease of the
+vendor. If the vendor's API has no jobs, the client's sampler runs in a separate process; such
 a job cannot be recovered after a restart of the service.
 """
 
@@ -42,7 +42,7 @@ from sf_quantum.validation import dotted, validated
 
 
 class QpuDevice(Device):
-    """Any registered kind of QPU; see :class:`QpuSettings`.
+    """A device of any registered kind of QPU; see :class:`QpuSettings`.
 
     :raises InputError: if the kind cannot be used, or ``config`` is wrong
     """
@@ -76,7 +76,7 @@ class QpuDevice(Device):
         return cls(validated(QpuSettings, {**config}, name))
 
     def keep_in(self, folder: Path) -> None:
-        # a token is of use at this vendor only
+        # a lease's token is valid only at this vendor
         self._lease.keep_in(folder / f"vendor-lease-{self.identity[:16]}.json")
         self.jobs.keep_in(folder, self.identity)
 
@@ -144,15 +144,15 @@ class QpuDevice(Device):
         state.read_reservations(lease.driver)
         state.refreshed()
         lease.maintain(self.jobs.table.busy)
-        if state.access.why:  # is the user accepted again?
+        if state.access.why:  # check whether the vendor accepts the user again
             lease.take()
             lease.done()
             state.access.why = ""
 
-    # what a job costs
+    # sizes and costs of jobs
 
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
-        """See :meth:`Device.check`; the vendor checks what its client does not."""
+        """See :meth:`Device.check`; the vendor checks the rest at submission."""
         size = super().check(kind, content, parameters)
         if kind == "problem":
             solver = problems.solver(self.description)
@@ -163,14 +163,14 @@ class QpuDevice(Device):
 
     def check_size(self, size: Size, parameters: JobParameters) -> None:
         most = self.description.qubits
-        # The BQMs of a list have been checked one by one; their variables add up in
-        # `values`.
+        # The BQMs of a list have been checked individually; `values` is the sum of their
+        # variables.
         if 0 < most < size.values and not size.problems:
             detail = f"{size.values} variables do not fit on {most} qubits"
             raise FieldError("problem.variable_labels", detail)
 
     def cost(self, parameters: JobParameters, size: Size | None = None) -> Cost:
-        """See :meth:`Device.cost`; as the vendor reports, or else as past jobs were billed."""
+        """See :meth:`Device.cost`; from the vendor's timing, or else from past bills."""
         return self._costs.cost(self.description.timing, parameters, size)
 
     # jobs
@@ -181,7 +181,7 @@ class QpuDevice(Device):
 
     @property
     def identity(self) -> str:
-        """See :meth:`Device.identity`; that of the vendor's client."""
+        """See :meth:`Device.identity`; derived from the client's identity."""
         return self._identity(self._lease.driver)
 
     def _identity(self, client: Qpu) -> str:

@@ -1,7 +1,7 @@
-"""Answers of a vendor that cannot be true, kept for the service's operator.
+"""Replies of a vendor that cannot be true, kept for the service's operator.
 
-The files are next to the service's state, and only its user can read them. Each contains a
-line of JSON, which says what is wrong, and the answer. Their number and size are bounded.
+The files are next to the service's state, and only the service's user can read them. Each
+contains a line of JSON with the reason, and the reply. Their number and size are limited.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 FOLDER = "vendor-evidence"
 #: maximum number of files; the latest are kept
 MAX_FILES = 20
-#: maximum bytes of an answer; the first are kept
+#: maximum bytes of a reply; the first are kept
 MAX_BYTES = 2**20
 
 
 class Evidence:
-    """Answers that were rejected; thread-safe.
+    """The rejected replies of a vendor; thread-safe.
 
     :param name: name of the QPU, in log lines
     """
@@ -38,19 +38,19 @@ class Evidence:
         self._lock = threading.Lock()
 
     def keep_in(self, folder: Path) -> None:
-        """Keep files in a subfolder of this folder."""
+        """Keep files in a subfolder of a folder."""
         self._folder = folder / FOLDER
 
     def keep(
         self, tag: str, reason: str, answer: str, more: Mapping[str, JSON] | None = None
     ) -> None:
-        """Log that an answer was rejected, and keep it; never raises.
+        """Log that a reply was rejected, and keep the reply; never raises.
 
-        A later answer with the same tag replaces the file.
+        A later rejected reply with the same tag replaces the file.
 
         :param tag: tag of the submission
-        :param reason: what is wrong, in one line
-        :param answer: what the vendor sent, as far as it is known
+        :param reason: reason for the rejection, in one line
+        :param answer: text that the vendor sent, as far as it is known
         :param more: further data about the job
         """
         now = datetime.now(UTC)

@@ -1,7 +1,7 @@
-"""The submissions that a vendor's job ids belong to, and when these were sent.
+"""The submissions that a vendor's job ids belong to, and the times of the submissions.
 
-If a vendor gives one id to two submissions, the second one would get the result of the first.
-So ids are kept in a file next to the service's state, which the next service also reads.
+If a vendor gave one id to two submissions, the second would get the result of the first. So
+ids are kept in a file next to the service's state, which the service reads after a restart.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MAX_ID = 255
 
 
 class WrongId(InputError):
-    """A vendor's id of a job is not an id, or belongs to another submission."""
+    """A vendor's job id is not a valid id, or belongs to another submission."""
 
 
 @dataclass(frozen=True)
 class _Begun:
-    """When a submission was first sent, in seconds since the epoch and, if that was in this
-    process, by the monotonic clock."""
+    """The time when a submission was first sent, in seconds since the epoch and, if this
+    process sent it, by the monotonic clock."""
 
     epoch: float
     monotonic: float | None = None
@@ -43,14 +43,14 @@ class VendorJobIds:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
-        # tags, by a hash of the id
+        # tags of submissions, by a hash of the job id
         self._tags: OrderedDict[str, str] = OrderedDict()
         self._file: Path | None = None
         # lines since the file was last rewritten
         self._appended = 0
 
     def keep_in(self, file: Path) -> None:
-        """Keep submissions in a file, and read those of previous services from it."""
+        """Keep submissions in a file, and read the submissions before a restart from it."""
         with self._lock:
             self._file = file
             try:
@@ -100,7 +100,7 @@ class VendorJobIds:
             logger.warning("%s: a submission is not kept: %s", self._file, error)
 
     def begin(self, tag: str) -> None:
-        """Note that a submission is about to be sent, perhaps again."""
+        """Record that a submission is about to be sent, perhaps repeatedly."""
         with self._lock:
             if tag not in self._begun:
                 begun = _Begun(time.time(), time.monotonic())
@@ -115,15 +115,15 @@ class VendorJobIds:
             return None
         if begun.monotonic is not None:
             return time.monotonic() - begun.monotonic
-        # An earlier service sent the submission; the clock may have been set back since
-        # then.
+        # The service was restarted after it sent the submission; the clock may have been
+        # set back since then.
         seconds = time.time() - begun.epoch
         return seconds if seconds >= 0 else None
 
     def claim(self, job_id: JSON, tag: str) -> str:
-        """Note the id that a vendor has given to a submission.
+        """Record the id that a vendor has given to a submission.
 
-        :raises WrongId: if it is not an id, or belongs to another submission
+        :raises WrongId: if the id is not valid, or belongs to another submission
         """
         if not isinstance(job_id, str) or not job_id.isprintable():
             raise WrongId("the vendor's id of the job is not a printable text")

@@ -1,4 +1,4 @@
-"""The jobs that are at a vendor."""
+"""The jobs at a vendor, with the times of their queries and runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from sf_quantum.protocol.tasks import Progress
 
-# A job that is not queried for this long no longer keeps the lease.
+# Seconds after which a job that the service no longer queries ceases to keep the lease.
 FORGOTTEN_SECONDS = 600.0
 
 
@@ -19,14 +19,14 @@ FORGOTTEN_SECONDS = 600.0
 class VendorJob:
     """A job at the vendor; times are by the monotonic clock.
 
-    :param cost_seconds: QPU time that was expected
-    :param expected_seconds: elapsed time that it is expected to run
-    :param lease: lease under which it was submitted; empty if unknown
-    :param ours: whether this service has submitted it, and has seen when it started
-    :param due: time of the next query to the vendor about it
-    :param seen: time of the service's last query for it, or of the next one after a
-        pause
-    :param waited_until: time at which it was last known not to have run yet
+    :param cost_seconds: expected QPU time
+    :param expected_seconds: expected elapsed time of the run
+    :param lease: lease under which the job was submitted; empty if unknown
+    :param ours: whether this process has submitted the job, and so can observe its start
+    :param due: time of the next query to the vendor about the job
+    :param seen: time of the queue's last call about the job; during a pause, the end of
+        the pause
+    :param waited_until: last time at which the job was known not to have started
     """
 
     cost_seconds: float
@@ -42,25 +42,25 @@ class VendorJob:
 
     @property
     def ends_in(self) -> float:
-        """Seconds until it should end; less than 0 if it should have ended."""
+        """Seconds until the expected end; negative if the job should have ended."""
         began = self.running_since
         ran = 0.0 if began is None else time.monotonic() - began
         return self.expected_seconds - ran
 
     @property
     def ran(self) -> float:
-        """Seconds since it was first seen running or, if it never was, last seen waiting."""
+        """Seconds since the job was first seen running or, if never, last seen waiting."""
         began = self.running_since
         return time.monotonic() - (self.waited_until if began is None else began)
 
     @property
     def left(self) -> float:
-        """The seconds that it should still need."""
+        """Seconds until the expected end, at least 0."""
         return max(0.0, self.ends_in)
 
 
 class JobTable:
-    """The jobs at a vendor by their ids there, in the order they came; safe in threads."""
+    """The jobs at a vendor by their ids there, in order of submission; thread-safe."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, VendorJob] = {}
@@ -71,9 +71,9 @@ class JobTable:
             self._jobs[job_id] = job
 
     def get(self, job_id: str, unknown: Callable[[], VendorJob]) -> VendorJob:
-        """Return a job that is queried now.
+        """Return a job, and record that the service queries it now.
 
-        :param unknown: function that makes the entry of an earlier service's job
+        :param unknown: function that creates the entry of a job from before a restart
         """
         with self._lock:
             if (job := self._jobs.get(job_id)) is None:
@@ -105,8 +105,8 @@ class JobTable:
     def pause(self, job: VendorJob, progress: Progress, longest: float) -> float:
         """Return the seconds until the next query to the vendor about a job.
 
-        If a job is to end soon, the query is at its expected end: the next job is submitted
-        then, and the QPU waits for that.
+        If a job should end soon, the query is at the expected end: the next job is submitted
+        only after this query, and the QPU is idle until then.
 
         :param longest: longest pause
         """
@@ -114,19 +114,19 @@ class JobTable:
         if progress.state == "Queued":
             eta = progress.eta_seconds
             ends_in += self._ahead_seconds(job) if eta is None else eta
-        # pauses grow if the job takes longer than it should
+        # pauses grow if the job takes longer than expected
         pause = ends_in if ends_in > 0 else -ends_in / 4
         return min(max(pause, longest / 10), longest)
 
     def _ahead_seconds(self, job: VendorJob) -> float:
-        """Seconds until the jobs that were submitted before a job should have ended."""
+        """Return the seconds until the jobs submitted before a job should have ended."""
         with self._lock:
             earlier = takewhile(lambda one: one is not job, self._jobs.values())
             return sum(one.left for one in earlier if not one.cancelled)
 
     @property
     def busy(self) -> bool:
-        """Whether jobs at the vendor are still wanted; forgets jobs that are not queried."""
+        """Whether uncancelled jobs are at the vendor; forgets jobs that are not queried."""
         now = time.monotonic()
         with self._lock:
             self._jobs = {

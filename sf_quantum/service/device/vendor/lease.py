@@ -1,8 +1,8 @@
 """The lease under which a device's jobs run at its vendor.
 
-The lease is acquired when there is work, renewed, and released when there is none. If the
-vendor has ended a lease, the next request acquires another. A lease is on disk before it is
-used: if the service is killed, the next service continues to use the lease, or releases it.
+The lease is acquired when there is work, renewed, and released when there is no more work. If
+the vendor has ended a lease, the next request acquires another. A lease is written to disk
+before its first use: after a crash, the restarted service uses it again, or releases it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from sf_quantum.qpu.environment import from_environment, job_environment
 from sf_quantum.text import described
 
 logger = logging.getLogger(__name__)
-# Shortest and longest pause between two renewals, regardless of what the vendor says.
+# Shortest and longest pause between two renewals, regardless of the vendor's reply.
 RENEWAL_SECONDS, MAX_RENEWAL_SECONDS = 1.0, 3600.0
 # maximum characters of a lease's token, which may be signed
 MAX_TOKEN = 8192
-# Time in which the jobs of the previous service are queried, before its lease counts as
-# idle.
+# After a restart, time to query the earlier jobs before the earlier lease counts as idle.
 FORMER_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Held:
-    """A lease, and the client of the jobs under it."""
+    """A lease that is held, and the client for the jobs under it."""
 
     token: str
     variables: dict[str, str]
@@ -58,12 +57,12 @@ class _Saved:
 
 
 class VendorLease:
-    """At most one lease at a time; thread-safe.
+    """The lease of a device at its vendor, at most one at a time; thread-safe.
 
-    :param make: function that makes the driver's side anew, with the present
+    :param make: function that creates the driver's side of the client, with the present
         credentials
-    :param key: text that distinguishes the service's requests for a lease from
-        another's; a service that was killed gets its lease back with it
+    :param key: text that identifies this service's requests for a lease; with the same
+        text, a service that was killed gets its lease back
     :param wait_seconds: longest wait of a request in the vendor's queue for leases
     :param idle_seconds: time without work after which the lease is released
     """
@@ -83,12 +82,11 @@ class VendorLease:
         self._idle_seconds = idle_seconds
         # Guards the fields below; never held during a request.
         self._lock = threading.Lock()
-        # Held while a lease is acquired or released, one at a time: all leases have the
-        # same key, so the vendor could answer a new request with the lease that is being
-        # released.
+        # Held while a lease is acquired or released: all requests have the same key, so the
+        # vendor could reply to a new request with the lease that is being released.
         self._exchange = threading.Lock()
         self._held: Held | None = None
-        # tokens of leases to release as soon as the vendor answers
+        # tokens of leases to release as soon as the vendor responds
         self._unwanted: list[str] = []
         self._closed = False
         self._requests = 0
@@ -99,7 +97,7 @@ class VendorLease:
         self._saved: _Saved | None = None
 
     def keep_in(self, file: Path) -> None:
-        """Keep leases in a file, and take those of the previous service from it."""
+        """Keep leases in a file, and read the leases from before a restart from it."""
         self._file = file
         if self._held is not None or not file.exists():
             return
@@ -129,14 +127,14 @@ class VendorLease:
                 os.fsync(file.fileno())
             self._saved = state
         except QuantumError as error:
-            # after a crash, the lease would stay until the vendor ends it
+            # after a crash, the lease would last until the vendor ends it
             text = "the lease of QPU %s is not on disk: %s"
             logger.warning(text, self.driver.name, error)
 
     def read_credentials(self) -> None:
-        """Read the credentials again; a lease that is held stays.
+        """Read the credentials again; a held lease is kept.
 
-        :raises InputError: if they cannot be read
+        :raises InputError: if the credentials cannot be read
         """
         driver = self._make()
         with self._lock:
@@ -146,22 +144,22 @@ class VendorLease:
 
     @property
     def token(self) -> str:
-        """The lease that is held; empty if there is none."""
+        """The token of the held lease; empty without a lease."""
         with self._lock:
             return self._held.token if self._held else ""
 
     def take(self) -> Held:
-        """Use the lease for a request until :meth:`done`; acquire it if need be.
+        """Use the lease for a request until :meth:`done`; acquire a lease if necessary.
 
         :raises NoLease: if no lease is free now
-        :raises AuthenticationError: if the vendor refuses the user
-        :raises InputError: if the vendor refuses the lease
-        :raises QpuError: if the vendor does not answer
+        :raises AuthenticationError: if the vendor rejects the user
+        :raises InputError: if the vendor rejects the request for a lease
+        :raises QpuError: if the vendor does not respond
         """
         if (held := self._present()) is not None:
             return held
         with self._exchange:
-            if (held := self._present()) is not None:  # another thread has acquired it
+            if (held := self._present()) is not None:  # another thread acquired a lease
                 return held
             if self._closed:
                 raise QpuError("the service is stopping")
@@ -198,7 +196,7 @@ class VendorLease:
     ) -> None:
         """Forget a lease that the vendor has ended.
 
-        :param given_back: whether to release it soon, as it is not certain that it has ended
+        :param given_back: whether to release the lease soon, as its end is not certain
         """
         with self._lock:
             if self._held is None or self._held.token != held.token:
@@ -210,7 +208,7 @@ class VendorLease:
         logger.warning(text, self.driver.name, error)
 
     def abandon(self) -> None:
-        """Have the lease released soon, since a job may still run under it."""
+        """Stop using the lease, and release it soon, which ends any job that still runs."""
         with self._lock:
             if self._held is not None:
                 self._unwanted.append(self._held.token)
@@ -224,7 +222,7 @@ class VendorLease:
     def is_lost(self, token: str) -> bool:
         """Query whether the vendor has ended a lease; forget the lease if so.
 
-        :raises AuthenticationError: if the vendor refuses the user
+        :raises AuthenticationError: if the vendor rejects the user
         :raises QpuError: if the vendor does not answer
         """
         with self._lock:
@@ -235,7 +233,7 @@ class VendorLease:
             self._renew(held)
         except AuthenticationError:
             raise
-        except Unsendable as error:  # the vendor has not been asked
+        except Unsendable as error:  # no request has reached the vendor
             raise QpuError(str(error)) from error
         except LeaseLost as error:
             self.lost(held, error)
@@ -246,17 +244,17 @@ class VendorLease:
         return False
 
     def has_ended(self, held: Held) -> bool:
-        """Like :meth:`is_lost`, but false if the vendor does not answer."""
+        """Like :meth:`is_lost`, but return false if the vendor does not respond."""
         with suppress(AuthenticationError, QpuError):
             return self.is_lost(held.token)
         return False
 
     def maintain(self, busy: bool) -> None:
-        """Renew the lease if that is due, or release it if it has been idle for long.
+        """Renew the lease if a renewal is due, or release it if it has been idle for long.
 
-        :param busy: whether jobs at the vendor depend on it
-        :raises AuthenticationError: if the vendor refuses the user
-        :raises QpuError: if the vendor does not answer; the lease is then released later
+        :param busy: whether jobs at the vendor depend on the lease
+        :raises AuthenticationError: if the vendor rejects the user
+        :raises QpuError: if the vendor does not respond; the lease is then released later
         """
         with self._exchange:
             with self._lock:
@@ -313,7 +311,7 @@ class VendorLease:
 
 
 def _pause(seconds_left: float | None) -> float:
-    """Return the seconds until a lease is renewed, bounded regardless of the vendor."""
+    """Return the seconds until a lease is renewed, within limits for any reply of a vendor."""
     if seconds_left is None:
         return math.inf
     if not seconds_left >= RENEWAL_SECONDS:  # also if it is NaN
@@ -324,7 +322,7 @@ def _pause(seconds_left: float | None) -> float:
 def _checked(token: str) -> str:
     """Check the token of a lease, which becomes a variable of the environment.
 
-    :raises QpuError: if it is not of printable characters
+    :raises QpuError: if the token has characters that are not printable, or is too long
     """
     if not isinstance(token, str) or not token.isprintable():
         raise QpuError("the vendor's lease has a token that is not a printable text")

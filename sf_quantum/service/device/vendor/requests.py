@@ -1,4 +1,4 @@
-"""Requests to a vendor under its lease; each answer also updates the vendor's state."""
+"""Requests to a vendor under its lease; each reply also updates the vendor's state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class LeasedRequests:
     def ask(self, call: Callable[[Held], T]) -> T:
         """Make a request under the lease, or under another lease if the first is lost.
 
-        :raises NotAccepted: if the request was certainly not made, or the vendor asks for a
-            pause
-        :raises InputError: if the vendor refuses the request
+        :raises NotAccepted: if the request certainly had no effect, or the vendor requires
+            a pause
+        :raises InputError: if the vendor rejects the request
         :raises UnknownJob: if the vendor does not know the job
-        :raises QpuError: if the vendor does not answer
+        :raises QpuError: if the vendor does not respond
         """
         with self._leased() as held, suppress(LeaseLost):
             return self._answer(call, held)
@@ -38,7 +38,7 @@ class LeasedRequests:
 
     @contextmanager
     def _leased(self) -> Iterator[Held]:
-        """Use the lease. If there is no lease, the request counts as not made."""
+        """Use the lease; without a lease, raise :class:`NotAccepted`."""
         try:
             with bounded_errors():
                 held = self._lease.take()
@@ -56,6 +56,7 @@ class LeasedRequests:
             self._lease.done()
 
     def _answer(self, call: Callable[[Held], T], held: Held) -> T:
+        """Make a request; its reply or error updates the vendor's state and the lease."""
         try:
             with bounded_errors():
                 answer = call(held)

@@ -1,6 +1,6 @@
-"""Jobs of a QPU whose vendor's API has no jobs: calls of its sampler in separate processes.
+"""Jobs of a QPU whose vendor's API has no jobs: sampler calls in separate processes.
 
-Such a job ends with the service, and cannot be recovered afterwards.
+Such a job ends with the service, and cannot be recovered after a restart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sf_quantum.service.device.processes import process_pool
 from sf_quantum.service.device.processes.limits import ComputeLimits
 from sf_quantum.threads import in_thread
 
-# Limits of the vendor's client, which may embed the problem: far more than it needs.
+# Limits of the process: far more than the vendor's client, which may embed problems, needs.
 LIMITS = ComputeLimits(memory_gib=32.0, cpu_seconds=3600)
 
 
@@ -46,18 +46,18 @@ class Samplings:
 
         :param variables: the environment of the job
         """
-        job_id, one = uuid.uuid4().hex, _Sampling()
-        self._samplings[job_id] = one
-        one.ended = in_thread(lambda: _outcome(task, variables, one.stop))
-        one.ended.add_done_callback(lambda _: self._on_end(job_id))
+        job_id, sampling = uuid.uuid4().hex, _Sampling()
+        self._samplings[job_id] = sampling
+        sampling.ended = in_thread(lambda: _outcome(task, variables, sampling.stop))
+        sampling.ended.add_done_callback(lambda _: self._on_end(job_id))
         return job_id
 
     def poll(self, job_id: str) -> Progress:
         """See :meth:`~sf_quantum.qpu.Qpu.poll`."""
-        one = self._find(job_id)
-        if not one.ended.done():
+        sampling = self._find(job_id)
+        if not sampling.ended.done():
             return Progress("Running")
-        outcome = one.ended.result()
+        outcome = sampling.ended.result()
         if outcome.result is not None:
             return Progress("Completed")
         return Progress("Cancelled" if outcome.failure is None else "Failed")
@@ -69,9 +69,9 @@ class Samplings:
         return outcome
 
     def cancel(self, job_id: str) -> None:
-        """Kill the process; any job that it left at the vendor ends with its lease."""
-        if (one := self._samplings.get(job_id)) is not None:
-            one.stop.set()
+        """Kill the process; any job that it left at the vendor ends with the lease."""
+        if (sampling := self._samplings.get(job_id)) is not None:
+            sampling.stop.set()
 
     def close(self) -> None:
         """Kill all processes, and wait for their ends."""
@@ -82,15 +82,16 @@ class Samplings:
             one.ended.exception()
 
     def _find(self, job_id: str) -> _Sampling:
-        if (one := self._samplings.get(job_id)) is None:
+        if (sampling := self._samplings.get(job_id)) is None:
             detail = "its client ended with the service, and the vendor knows no jobs"
             raise UnknownJob(f"job {job_id} cannot be found again: {detail}")
-        return one
+        return sampling
 
 
 def _outcome(
     task: Task, variables: Mapping[str, str], stop: threading.Event
 ) -> Outcome:
+    """Run a sampling in a process, until it ends or ``stop`` is set."""
     begin = time.monotonic()
     parameters: dict[str, JSON] = {**task.parameters}
     arguments: dict[str, JSON] = {

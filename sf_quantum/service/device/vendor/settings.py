@@ -21,18 +21,19 @@ _CREDENTIAL = re.compile(
     r"(password|passwd|passphrase|secret|token|credential|api_?key|private_?key)s?$",
     re.IGNORECASE,
 )
-# A status of this age, plus two refresh intervals, is outdated: one request may take
-# this long.
+# A status is outdated after this time plus two refresh intervals: a single request may
+# take this long.
 STALE_SECONDS = 30.0
 
 
 def _config(content: JSON) -> dict[str, JSON]:
+    """Reject keys whose values may be credentials."""
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise PydanticCustomError("dict_type", "expected keys and values")
     for key, value in content.items():
-        # values are left out of messages
+        # messages do not contain values
         what = "holds a credential" if _CREDENTIAL.search(key) else ""
         if isinstance(value, str) and _has_more(key, value):
             what = "has a user or a query, which may be a credential"
@@ -45,7 +46,7 @@ def _config(content: JSON) -> dict[str, JSON]:
 
 
 def _has_more(key: str, value: str) -> bool:
-    """Whether a URL has more than an address and a path."""
+    """Return whether a URL has a user, a query or a fragment."""
     is_url = (key == "url" or "://" in value) and not value.startswith("unix:")
     return is_url and not {*"@?#"}.isdisjoint(value)
 
@@ -58,24 +59,25 @@ class QpuSettings(Section):
         ``qrmi_config.json``
     :param name: name of the QPU; two services of one user on one machine need different
         names for the same QPU
-    :param config: keys of that kind of QPU, or ``qrmiConfig``, the path of a site's file;
-        credentials are in files only
+    :param config: keys of this kind of QPU, or ``qrmiConfig``, the path of a site's file;
+        credentials must be in files
     :param cost_per_second: price of QPU time, in the site's own unit; by default the
         vendor's price, if it reports one
     :param idle_seconds: time without jobs after which the vendor's lease is released
     :param refresh_seconds: pause between two queries for the QPU's status
-    :param describe_seconds: pause between two queries for its size, limits and
+    :param describe_seconds: pause between two queries for the QPU's size, limits and
         calibration
     :param poll_seconds: longest pause between two queries for the state of a job; shorter
         near the job's expected end
-    :param expected_seconds: expected QPU time of a job, until the vendor or past jobs show it
-    :param late_seconds: time within which an unanswered submission may still arrive; it is
-        not repeated earlier
+    :param expected_seconds: expected QPU time of a job, until the vendor's timing or past
+        jobs are known
+    :param late_seconds: time within which a submission without a reply may still arrive;
+        the submission is not repeated earlier
     :param longest_seconds: time after which a running job or slice is cancelled and fails;
         ``None`` sets no limit
     :param give_up_seconds: time after which the service abandons a job that should end but does
-        not, or for which queries fail while other requests succeed; the job may continue at
-        the vendor
+        not, or about which requests fail while other requests succeed; the job may continue
+        at the vendor
     :param ahead: number of jobs that wait in the vendor's queue while one runs
     """
 
@@ -106,7 +108,7 @@ class QpuSettings(Section):
         return STALE_SECONDS + 2 * self.refresh_seconds
 
     def client(self) -> Qpu:
-        """Make the driver's side of the QPU, with its present credentials.
+        """Create the driver's side of the QPU's client, with the present credentials.
 
         :raises InputError: if a key of ``config`` is wrong, or the kind cannot be used
         """

@@ -1,4 +1,4 @@
-"""The sizes of circuits, sequences and photonic experiments, read without their parsers."""
+"""The sizes of circuits, sequences and photonic experiments, without their full parsers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _FOREIGN = re.compile(r"\b(?:pragma|cal|defcal)\b|^[ \t]*@", re.MULTILINE)
 
 
 def checked(kind: Kind, content: JSON, description: Description) -> Size:
-    """Return the size of a payload, other than a problem, if it fits on a device.
+    """Return the size of a payload other than a problem, if the payload fits on a device.
 
-    :raises FieldError: if it does not fit; the error names its kind
+    :raises FieldError: if the payload does not fit; the error names its kind
     """
     most = description.qubits
     if kind == "photonic":
@@ -60,7 +60,7 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
 
 
 def qubits(text: str) -> int:
-    """Count the qubits of a circuit, by patterns; 0 if they are not certain to find all."""
+    """Count the qubits of a circuit, without a parser; 0 if some may be missed."""
     bare = _without_comments(text)
     if _FOREIGN.search(bare):
         return 0
@@ -72,9 +72,9 @@ def qubits(text: str) -> int:
 
 
 def operands(text: str) -> int:
-    """Count the qubits that the statements of a circuit name, likewise by patterns.
+    """Count the qubits that the statements of a circuit name, likewise without a parser.
 
-    If a statement names a whole register, all declared qubits count.
+    If a statement names a whole register, all declared qubits are counted.
     """
     bare = " ".join(_without_comments(text).split())
     names = {new or old for _, new, old, _ in _REGISTER.findall(bare)}
@@ -92,7 +92,7 @@ def _without_comments(text: str) -> str:
 def atoms(text: str) -> int:
     """Count the atoms of a sequence.
 
-    :raises FieldError: if it is not JSON
+    :raises FieldError: if the sequence is not JSON
     """
     try:
         register = mapping(parse_json(text)).get("register")

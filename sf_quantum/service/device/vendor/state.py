@@ -1,4 +1,4 @@
-"""The state of a vendor's QPU, as far as the vendor answers, and the next query's time."""
+"""The state of a vendor's QPU, as far as it is known, and the time of the next query."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.service.device.vendor import answer_checks
 from sf_quantum.service.device.vendor.settings import QpuSettings
 
-# Consecutive unanswered requests after which a QPU is offline: one may be chance.
+# Consecutive failed queries after which a QPU counts as offline; one may fail by chance.
 FAILURES = 2
-# A request that fails only after this time is no chance: the vendor hangs.
+# A query that takes this long and fails has not failed by chance: the vendor hangs.
 SILENCE_SECONDS = 3.0
 # Longest Retry-After that is applied.
 RETRY_AFTER_SECONDS = 3600.0
@@ -35,7 +35,7 @@ class Trouble:
         self._backoff = pauses
         self._pauses: Iterator[float] = pauses.pauses()
         self._until = 0.0
-        # the end of the pause that the vendor has asked for
+        # end of the pause that the vendor has requested
         self._asked = 0.0
         self._lock = threading.Lock()
         self.why = ""
@@ -47,10 +47,11 @@ class Trouble:
 
     @property
     def asked_for(self) -> float:
-        """Seconds until the end of the pause that the vendor has asked for."""
+        """Seconds until the end of the pause that the vendor has requested."""
         return max(0.0, self._asked - time.monotonic())
 
     def noted(self, error: QuantumError) -> None:
+        """Record a failure, and set the pause until the next attempt."""
         with self._lock:
             # failures of concurrent requests count once
             pause, now = self.left or next(self._pauses), time.monotonic()
@@ -61,7 +62,7 @@ class Trouble:
             self._until = max(self._asked, now + pause)
 
     def over(self) -> None:
-        """End the pause, unless the vendor has asked for it."""
+        """End the pause, unless the vendor has requested it."""
         with self._lock:
             self._pauses = self._backoff.pauses()
             self._until = self._asked
@@ -81,35 +82,35 @@ class VendorState:
         self.status: QpuStatus | None = None
         self.reservations: dict[str, ReservedTime | None] = {}
         self._reservations_read = -math.inf
-        #: queries for reservations that fail, or whose answers are malformed
+        #: queries for reservations that fail or get malformed replies
         self.reservations_trouble = Trouble(backoff.STATUS)
         self._described = -math.inf
         self._descriptions = Trouble(backoff.STATUS)
         self._calibration: str | None = None
-        #: requests of any kind that fail, or whose answers ask for a pause
+        #: failed requests of any kind, and replies that request a pause
         self.vendor = Trouble(backoff.STATUS)
-        #: queries for its status that fail
+        #: queries for the QPU's status that fail
         self._status_requests = Trouble(backoff.STATUS)
-        #: refusals of the service's user
+        #: rejections of the service's user
         self.access = Trouble(backoff.ACCESS)
-        # Times at which its status was last read, and at which it last answered any request.
+        # Times at which the status was last read, and the vendor last replied to any request.
         self._known = self._heard = -math.inf
-        # Consecutive failed queries for its status, and a message with the time of the first.
+        # Consecutive failed queries for the status, and a message with the time of the first.
         self._failures = 0
         self._silence = ""
 
     @property
     def pause(self) -> float:
-        """Seconds until the next query for its status.
+        """Seconds until the next query for the QPU's status.
 
-        Failed requests about jobs do not delay the query: among many jobs, one would always
-        be the next to fail, and the status would become outdated.
+        Failed requests about jobs do not delay this query: with many jobs, requests would
+        fail all the time, and the status would become outdated.
         """
         return max(self.vendor.asked_for, self._status_requests.left, self.access.left)
 
     @property
     def obstacle(self) -> str | None:
-        """Why the QPU cannot be used now."""
+        """Why the QPU cannot be used now; ``None`` if it can."""
         if self.access.why:
             return self.access.why
         unknown = self._described == -math.inf
@@ -133,7 +134,7 @@ class VendorState:
         return self.status
 
     def describe(self, client: Qpu, status: QpuStatus) -> None:
-        """Read the QPU's description again, if it was recalibrated or some time has passed."""
+        """Read the description again if the QPU was recalibrated or some time has passed."""
         age = time.monotonic() - self._described
         renewed = status.calibration != self._calibration
         due = renewed or age >= self._settings.describe_seconds
@@ -151,10 +152,10 @@ class VendorState:
         self._calibration = status.calibration
 
     def read_reservations(self, client: Qpu) -> None:
-        """Read the QPU's reserved times again, if one has ended or some time has passed.
+        """Read the QPU's reserved times again if one has ended or some time has passed.
 
-        The reservations stay unchanged if the vendor does not answer. There are none if it
-        has never answered, or refuses the query.
+        The reservations stay unchanged if the vendor does not respond. There are none if the
+        vendor has never responded, or rejects the query.
         """
         age, now = time.monotonic() - self._reservations_read, time.time()
         over = any(one and one.ends <= now for one in self.reservations.values())
@@ -176,7 +177,7 @@ class VendorState:
                 text = "QPU %s: its reservations are unknown: %s"
                 logger.warning(text, self._name, error)
             trouble.noted(error)
-            # The vendor asks for a pause of all requests.
+            # The vendor requests a pause of all requests.
             if isinstance(error, NotAccepted) and error.retry_seconds is not None:
                 raise
             return
@@ -188,16 +189,16 @@ class VendorState:
         self._reservations_read = time.monotonic()
 
     def heard_since(self, moment: float) -> bool:
-        """Whether the vendor has answered any request since a time of the monotonic clock."""
+        """Return whether the vendor has replied to a request since a monotonic time."""
         return self._heard >= moment
 
     def answered(self) -> None:
-        """Take note that a request was answered."""
+        """Record that the vendor has replied to a request."""
         self._heard = time.monotonic()
         self.vendor.over()
 
     def refreshed(self) -> None:
-        """Take note that the status and the description were read."""
+        """Record that the status and the description were read."""
         if self._silence:
             logger.warning("QPU %s answers again", self._name)
         self._failures, self._silence = 0, ""
@@ -206,12 +207,12 @@ class VendorState:
         self.answered()
 
     def postponed(self, error: QpuError) -> None:
-        """Take note that the next query for the status has to wait."""
+        """Record that the next query for the status must wait."""
         self.vendor.noted(error)
         self._status_requests.noted(error)
 
     def unanswered(self, error: QpuError, seconds: float) -> None:
-        """Take note that a query for the status was not answered.
+        """Record that a query for the status got no reply.
 
         :param seconds: time that the query took
         """
@@ -223,7 +224,7 @@ class VendorState:
             logger.warning("QPU %s %s", self._name, self._silence)
 
     def refused(self, error: InputError) -> None:
-        """Take note that the vendor refuses the service's user."""
+        """Record that the vendor rejects the service's user."""
         if not self.access.why:
             logger.warning("QPU %s refuses the service: %s", self._name, error)
         self.access.noted(error)

@@ -35,10 +35,10 @@ T = TypeVar("T")
 
 
 class VendorJobs(DeviceJobs):
-    """The jobs at a vendor, under its lease, or samplings if its API has no jobs.
+    """The jobs at a vendor under its lease, or samplings if the vendor's API has no jobs.
 
     :ivar table: the jobs that have not ended
-    :ivar samplings: ``None`` if the vendor's API has jobs
+    :ivar samplings: the samplings; ``None`` if the vendor's API has jobs
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class VendorJobs(DeviceJobs):
         self.samplings = None if self._kind.kinds else Samplings(self.table.wake)
 
     def keep_in(self, folder: Path, identity: str) -> None:
-        """Keep the ids of jobs in a folder, for the next service."""
+        """Keep job ids in a folder, for a restart of the service."""
         self._answers.keep_in(folder, identity)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class VendorJobs(DeviceJobs):
         self.table.forget(job_id)
 
     def submit(self, task: Task) -> str:
-        """See :meth:`DeviceJobs.submit`; refused credentials do not fail a job."""
+        """See :meth:`DeviceJobs.submit`; rejected credentials do not fail a job."""
         for trouble in (self._state.access, self._state.vendor):
             if left := trouble.left:
                 raise NotAccepted(trouble.why, left)
@@ -117,7 +117,7 @@ class VendorJobs(DeviceJobs):
 
         job_id = self._answers.job_id(self._requests.ask(submitted), task.tag)
         self.table.add(job_id, job)
-        process_pool.start()  # one of them will check the result
+        process_pool.start()  # a process will check the result
         return job_id
 
     def find(self, tag: str) -> str | None:
@@ -128,7 +128,7 @@ class VendorJobs(DeviceJobs):
         return None if job_id is None else self._answers.job_id(job_id, tag)
 
     def duplicates(self, tag: str, job_id: str) -> Sequence[str]:
-        """See :meth:`DeviceJobs.others`."""
+        """See :meth:`DeviceJobs.duplicates`."""
         if not self._kind.finds_by_tag:
             return ()
         job_ids = self._look_up(lambda jobs: jobs.duplicates(tag, job_id))
@@ -155,7 +155,9 @@ class VendorJobs(DeviceJobs):
         if vendor is not None and vendor.left and not woken:
             raise NotAccepted(vendor.why)  # the vendor was not queried
         job.due = time.monotonic() + pause
-        polled = self._about(job_id, lambda jobs: self._priced(jobs).poll(job_id))
+        polled = self._request_about(
+            job_id, lambda jobs: self._with_price(jobs).poll(job_id)
+        )
         progress = answer_checks.progress(polled)
         if progress.state == "Running" and job.running_since is None:
             job.running_since = time.monotonic()
@@ -168,8 +170,8 @@ class VendorJobs(DeviceJobs):
         """See :meth:`DeviceJobs.result`."""
         job = self._job(job_id)
         try:
-            outcome = self._about(
-                job_id, lambda jobs: self._priced(jobs).result(job_id, task)
+            outcome = self._request_about(
+                job_id, lambda jobs: self._with_price(jobs).result(job_id, task)
             )
         except WrongAnswer as error:
             self._answers.unread(error, job_id, task)
@@ -179,11 +181,11 @@ class VendorJobs(DeviceJobs):
         passed = Passed(at_vendor, ran if job.ours else at_vendor or 0.0)
         outcome = self._answers.outcome(outcome, job_id, task, passed)
         if self.samplings is not None and outcome.result is None:
-            # its client was killed or has failed, and may have left a job at the vendor
+            # the client was killed or has failed, and may have left a job at the vendor
             self._lease.abandon()
         stopped = outcome.result is None and outcome.failure is None
         if stopped and not job.cancelled:
-            outcome = self._cancelled_there(job, outcome)
+            outcome = self._cancelled_at_vendor(job, outcome)
         self.table.forget(job_id)
         elapsed, seen = outcome.seconds, job.running_since is not None
         if elapsed is None and job.ours and (seen or outcome.result is not None):
@@ -192,7 +194,7 @@ class VendorJobs(DeviceJobs):
         self._costs.learn(job, outcome, elapsed)
         return outcome
 
-    def _cancelled_there(self, job: VendorJob, outcome: Outcome) -> Outcome:
+    def _cancelled_at_vendor(self, job: VendorJob, outcome: Outcome) -> Outcome:
         note = f": {outcome.note}" if outcome.note else ""
         if self._lease_lost(job):
             return replace(outcome, lost=f"its lease has ended at the vendor{note}")
@@ -202,10 +204,10 @@ class VendorJobs(DeviceJobs):
         return replace(outcome, failure=failure)
 
     def _lease_lost(self, job: VendorJob) -> bool:
-        """Whether the vendor has ended the lease of a job, if its API shows that.
+        """Return whether the vendor has ended a job's lease; false if the API cannot show it.
 
-        :raises AuthenticationError: if the vendor refuses the user
-        :raises QpuError: if the vendor does not answer
+        :raises AuthenticationError: if the vendor rejects the user
+        :raises QpuError: if the vendor does not respond
         """
         if self.samplings is not None:
             return False
@@ -218,7 +220,7 @@ class VendorJobs(DeviceJobs):
         job.cancelled = True
         try:
             with suppress(UnknownJob):
-                self._about(job_id, lambda jobs: jobs.cancel(job_id))
+                self._request_about(job_id, lambda jobs: jobs.cancel(job_id))
         finally:
             job.woken.set()
 
@@ -233,8 +235,8 @@ class VendorJobs(DeviceJobs):
     def _new_job(self, cost_seconds: float) -> VendorJob:
         return VendorJob(cost_seconds, cost_seconds * self._costs.pace)
 
-    def _about(self, job_id: str, call: Callable[[Qpu | Samplings], T]) -> T:
-        """Make a request about a job; a refusal is raised as a ``QpuError``."""
+    def _request_about(self, job_id: str, call: Callable[[Qpu | Samplings], T]) -> T:
+        """Make a request about a job; a rejection is raised as a ``QpuError``."""
         try:
             if self.samplings is not None:
                 return call(self.samplings)
@@ -246,10 +248,10 @@ class VendorJobs(DeviceJobs):
         except InputError as error:
             raise QpuError(str(error)) from error
 
-    def _priced(self, jobs: T) -> T:
-        """Read the vendor's price if it is unknown: an ended job is booked with it.
+    def _with_price(self, jobs: T) -> T:
+        """Read the vendor's price if it is unknown: an ended job is booked at this price.
 
-        A job of an earlier service may have ended before the first status is known.
+        After a restart, an earlier job may have ended before the first status is known.
         """
         if self._state.status is None and self._settings.cost_per_second is None:
             self._state.read_status(self._lease.driver)

@@ -1,4 +1,4 @@
-"""The device of the emulated neutral atoms, and the sequences that it accepts."""
+"""The emulated neutral-atom device, and the sequences that it accepts."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pulser import Sequence
     from pulser.devices._device_datacls import BaseDevice
 
-# A state of n atoms has 2^n amplitudes: 12 atoms take 0.4 s, 14 take 1.8 s (2 us of
-# constant pulse, one core). Sequences of more atoms use matrix-product states.
+# Maximum atoms with an exact state, of 2^n amplitudes: 12 atoms take 0.4 s, 14 take 1.8 s
+# (2 us of constant pulse, one core). Larger registers use matrix-product states.
 EXACT = ATOMS["qutip"]
 # Shortest sequence, in nanoseconds: QuTiP needs at least this many points.
 SHORTEST = 4
-# Longest sequence: Pulser samples each nanosecond, and more would fill the memory.
+# Longest sequence, in nanoseconds: Pulser samples each, and more would fill the memory.
 LONGEST = 1_000_000
 EXTRA = "the extra emu-mps (pip install 'sf-quantum[emu-mps]')"
 
@@ -28,17 +28,17 @@ def specs(_: str, qubits: int) -> dict[str, JSON]:
     """Return Pulser's abstract representation of a device."""
     from pulser import AnalogDevice
 
-    # The name is unchanged, since clients compare it with the name of a
-    # sequence's device.
+    # The device keeps its name, since clients compare it with the name of a sequence's
+    # device.
     device = replace(AnalogDevice, max_atom_num=min(qubits, most()))
     return {"specs": device.to_abstract_repr()}
 
 
 def check(sequence: Sequence[BaseDevice], qubits: int) -> None:
-    """Refuse a sequence that the device cannot run, or that cannot be simulated.
+    """Reject a sequence that the device cannot run, or that cannot be simulated.
 
     :param qubits: number of qubits of the device
-    :raises InputError: if the sequence is refused; the message says why
+    :raises InputError: if the sequence is rejected; the message gives the reason
     """
     if sequence.is_parametrized() or sequence.is_register_mappable():
         raise InputError("the sequence has variables: build() it with their values")

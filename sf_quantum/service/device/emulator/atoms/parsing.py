@@ -1,4 +1,4 @@
-"""Reads pulse sequences in Pulser's abstract representation."""
+"""The parsing of pulse sequences in Pulser's abstract representation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def parse(text: str) -> Sequence[BaseDevice]:
     """Read a sequence.
 
-    :raises InputError: if Pulser cannot read it, or may misread a number
+    :raises InputError: if Pulser cannot read the sequence, or may misread a number
     """
     from jsonschema.exceptions import ValidationError
     from pulser import Sequence
@@ -45,7 +45,7 @@ def parse(text: str) -> Sequence[BaseDevice]:
 
 
 def _check_numbers(text: str) -> None:
-    """Refuse JSON with numbers that are not finite, which Python and Pulser would accept."""
+    """Reject JSON with numbers that are not finite, which Python and Pulser would accept."""
     try:
         check_nesting(text)
         json.loads(
@@ -55,7 +55,7 @@ def _check_numbers(text: str) -> None:
             object_pairs_hook=lambda pairs: _evaluated(unique(pairs)),
         )
     except json.JSONDecodeError:
-        return  # Pulser says what is wrong
+        return  # Pulser reports the error
     except ValueError as error:
         raise InputError(f"not JSON: {shortened(str(error))}") from error
 
@@ -76,9 +76,9 @@ _EXACT: Mapping[str, Callable[..., JSON]] = {
 
 
 def _evaluated(content: dict[str, JSON]) -> JSON:
-    """Refuse an expression whose value is too large; return the value if it has no variables.
+    """Reject an expression with a too large value; return the value if it has no variables.
 
-    Its inner expressions have been evaluated before, as floats, which is fast.
+    Inner expressions have already been evaluated, as floats for speed.
     """
     name = content.get("expression")
     if not isinstance(name, str):
@@ -93,7 +93,7 @@ def _evaluated(content: dict[str, JSON]) -> JSON:
     except OverflowError:
         value = math.inf
     except (ZeroDivisionError, TypeError):
-        return None  # Pulser says what is wrong
+        return None  # Pulser reports the error
     if isinstance(value, float) and not math.isfinite(value):
         raise InputError(f"the value of an expression ({name}) is too large")
     return value if isinstance(value, float) else None
@@ -117,7 +117,7 @@ def _finite(text: str) -> float:
 
 
 def _deepest(error: ValidationError) -> str:
-    # The schema has alternatives: report the deepest error of the closest one.
+    # The schema has alternatives: report the deepest error of the closest alternative.
     while error.context:
         branches: dict[str | int, list[ValidationError]] = {}
         for cause in error.context:

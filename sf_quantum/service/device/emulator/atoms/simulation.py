@@ -1,4 +1,4 @@
-"""Pulse sequences in Pulser, checked and simulated.
+"""The check and the simulation of pulse sequences with Pulser.
 
 Only separate processes import Pulser and QuTiP, which take a second and 150 MB.
 """
@@ -26,27 +26,30 @@ if TYPE_CHECKING:
     from pulser.sampler import SequenceSamples
     from pulser_simulation import QutipBackendV2
 
-# Maximum atoms with both transitions driven: these have three levels, and 3^9 is about 2^14.
+# Maximum atoms if both transitions are driven: each atom then has three levels, and 3^9 is
+# about 2^14.
 EXACT_OF_THREE = 9
+# emu-mps's time step in nanoseconds
 STEP = 10
 # Maximum steps of the integrator between two readings. With QuTiP's own limit, sequences with
-# strong interactions would fail; the limit on CPU time bounds them.
+# strong interactions would fail; the limit on CPU time ends endless runs.
 STEPS = 10**9
 BYTE_ORDER_MARK = "\ufeff"
-# the state that is read as 1, by the basis of the measurement
+# the state that is read as 1, by measurement basis
 ONE: Mapping[str, Eigenstate] = {"ground-rydberg": "r", "digital": "h", "XY": "d"}
 
 
 def check(payload: str, qubits: int) -> dict[str, JSON]:
     """Reject a sequence that a device cannot run.
 
-    A sequence that passes can be simulated: all but the evolution itself is done here.
+    A sequence that passes can be simulated: everything except the evolution is done here.
 
     :param payload: the sequence, as a JSON string
     :param qubits: number of qubits of the device
-    :returns: ``atoms``, their number; ``levels`` of each; ``nanoseconds``, the duration;
-        and ``radians``, the largest angle by which the sequence turns a state
-    :raises InputError: if a device cannot run it; the message says why
+    :returns: ``atoms``, the number of atoms; ``levels``, the levels of each atom;
+        ``nanoseconds``, the duration; and ``radians``, the largest angle by which the
+        sequence turns a state
+    :raises InputError: if a device cannot run the sequence; the message gives the reason
     """
     program = _program(json.loads(payload), qubits)
     if program.exact:
@@ -81,8 +84,8 @@ def simulate(
 class _Program:
     """A sequence that has been checked.
 
-    :param bases: bases of the transitions that its pulses drive
-    :param measured: set of the basis in which its atoms are read; perhaps no pulse drives it
+    :param bases: bases of the transitions that the pulses drive
+    :param measured: set of the one basis in which the atoms are read, driven or not
     """
 
     sequence: Sequence[BaseDevice]
@@ -96,7 +99,7 @@ class _Program:
 
     @property
     def nanoseconds(self) -> int:
-        # Pulser may return NumPy's integer, such as after a change of a channel's target
+        # Pulser may return a NumPy integer, for example if a channel's target was changed
         return int(self.sequence.get_duration())
 
     @property
@@ -115,7 +118,7 @@ class _Program:
         observable = BitStrings(
             evaluation_times=[1.0], num_shots=shots, one_state=ONE[measured]
         )
-        with _refusing("Pulser cannot simulate the sequence"):
+        with _as_input_errors("Pulser cannot simulate the sequence"):
             backend = QutipBackendV2(
                 self.sequence, config=EmulationConfig(observables=[observable])
             )
@@ -158,13 +161,13 @@ class _Program:
 def _program(text: str, qubits: int) -> _Program:
     """Read and check a sequence.
 
-    :raises InputError: if it cannot run; the message says why
+    :raises InputError: if the sequence cannot run; the message gives the reason
     """
     from pulser.sampler import sample
 
     sequence = parsing.parse(text.removeprefix(BYTE_ORDER_MARK))
     device.check(sequence, qubits)
-    with _refusing("Pulser cannot sample the sequence"):
+    with _as_input_errors("Pulser cannot sample the sequence"):
         samples = sample(sequence)
     declared = sequence.get_addressed_bases()
     bases = samples.used_bases or {declared[0]}
@@ -175,15 +178,14 @@ def _program(text: str, qubits: int) -> _Program:
     if sequence.is_measured():
         measured = sequence.get_measurement_basis()
     else:
-        # Pulser's own simulator measures a sequence without a measurement in this
-        # basis.
+        # Pulser's own simulator uses this basis if a sequence has no measurement.
         measured = "digital" if len(bases) > 1 else next(iter(bases))
     return _Program(sequence, samples, bases, {measured})
 
 
 @contextmanager
-def _refusing(what: str) -> Iterator[None]:
-    """Report any error of Pulser in one line."""
+def _as_input_errors(what: str) -> Iterator[None]:
+    """Raise any error of Pulser as an :class:`InputError` of one line."""
     try:
         yield
     except MemoryError:
@@ -195,7 +197,7 @@ def _refusing(what: str) -> Iterator[None]:
 def _simulate(backend: QutipBackendV2, seed: int) -> dict[str, int]:
     import numpy
 
-    # Pulser uses numpy's global generator
+    # Pulser uses NumPy's global generator
     numpy.random.seed(seed % 2**32)
     # the declared type includes the results of remote backends
     bits = getattr(backend.run(), "final_bitstrings")  # noqa: B009

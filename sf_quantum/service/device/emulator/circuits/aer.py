@@ -29,28 +29,29 @@ if TYPE_CHECKING:
 
 # Circuits with more qubits are simulated with matrix-product states.
 MOST_QUBITS = 28
+# Memory of an amplitude.
 AMPLITUDE_BYTES = 16
 # Circuits with errors and more qubits than this are simulated shot by shot.
 MOST_DENSITY_QUBITS = 10
 EXACT, DENSITY, BONDS = "statevector", "density_matrix", "matrix_product_state"
-# Number of changes of each amplitude: by a gate with its error, by a measurement or reset if
-# each shot is simulated, and by the sampling of all shots if one run suffices.
+# Number of times each amplitude is changed: by a gate with its error, by a measurement or
+# reset if each shot is simulated, and by the sampling of all shots if one run suffices.
 ERROR_WORK, MEASURE_WORK, SAMPLING_WORK = 2, 10, 50
-# Further work, in amplitudes: of a shot (0.1 ms), of a gate on matrix-product states (10 us),
-# and of such a gate per cube of the bond dimension.
+# Additional work, in amplitudes: per shot (0.1 ms), per gate on matrix-product states (10 us),
+# and per such gate and cube of the bond dimension.
 SHOT_AMPLITUDES, BOND_AMPLITUDES, BOND_CUBE_AMPLITUDES = 50_000, 5000, 12
-# Gates and measurements after which a call of Aer gets no further circuit.
+# A call of Aer gets no further circuit once it has this many gates and measurements.
 MOST_STEPS = 100_000
 
 
 def size(
     payload: JSON, architecture: JSON, noisy: bool, bond_dimension: int
 ) -> dict[str, JSON]:
-    """Refuse circuits that a device cannot run.
+    """Reject circuits that a device cannot run.
 
     :param noisy: whether the device has errors
-    :returns: the fields of their :class:`~sf_quantum.service.domain.jobs.Size`
-    :raises InputError: if a device cannot run them; the message says why
+    :returns: the fields of the circuits' :class:`~sf_quantum.service.domain.jobs.Size`
+    :raises InputError: if a device cannot run a circuit; the message says why
     """
     groups = batch(payload, ARCHITECTURE.validate_python(architecture)).groups
     shots = amplitudes = gates = bits = qubits = 0
@@ -81,7 +82,7 @@ def size(
 
 
 def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
-    """Estimate how often each amplitude is changed.
+    """Estimate how many times each amplitude is changed.
 
     :param once: whether one run of the circuit suffices for all shots
     """
@@ -96,16 +97,16 @@ def _work(circuit: QuantumCircuit, *, noisy: bool, once: bool) -> int:
 def _bond_work(circuit: QuantumCircuit, bond_dimension: int) -> int:
     """Estimate the work on matrix-product states, in amplitudes that are changed.
 
-    At most, every second two-qubit gate on a qubit doubles the bonds; gates that entangle
-    less take less.
+    This is the worst case, in which every second two-qubit gate on a qubit doubles the bond
+    dimension.
     """
-    had: Counter[Qubit] = Counter()
+    gates_on: Counter[Qubit] = Counter()
     work, most = 0, (bond_dimension - 1).bit_length()
     for name, qubits in _operations(circuit):
         bonds = 0
         if len(qubits) > 1 and name != "if_else":
-            had.update(qubits)
-            bonds = min(-(-min(had[qubit] for qubit in qubits) // 2), most)
+            gates_on.update(qubits)
+            bonds = min(-(-min(gates_on[qubit] for qubit in qubits) // 2), most)
         work += BOND_AMPLITUDES + (BOND_CUBE_AMPLITUDES << 3 * bonds)
     return work
 
@@ -118,7 +119,7 @@ def simulate(
     *,
     architecture: JSON = None,
 ) -> dict[str, JSON]:
-    """Return the counts of the bit strings, the last bit of the last register first.
+    """Return the counts of bit strings that begin with the last bit of the last register.
 
     :param architecture: architecture against which the job was checked; ``None`` for any
     :raises InputError: if a circuit cannot be simulated
@@ -129,16 +130,16 @@ def simulate(
     shots = shots_of(parameters)
     # errors change with each attempt
     seed = (seed + (noise.seed if noise else 0)) % SEEDS
-    alike: dict[tuple[str, frozenset[str], bool], list[Group]] = {}
+    by_simulator: dict[tuple[str, frozenset[str], bool], list[Group]] = {}
     for group in job.groups:
         method = _method(group.circuit, noise is not None)
         names = frozenset(name for name, _ in _operations(group.circuit))
         if is_branched := "if_else" in names:
             group = replace(group, circuit=_without_idle(group.circuit))
         kind = method, names & NOISY if noise else frozenset(), is_branched
-        alike.setdefault(kind, []).append(group)
+        by_simulator.setdefault(kind, []).append(group)
     counters: dict[int, JSON] = {}
-    for (method, names, is_branched), groups in alike.items():
+    for (method, names, is_branched), groups in by_simulator.items():
         simulator = _simulator(method, names, noise, bond_dimension)
         # Aer 0.18 leaves out qubits that no measurement depends on, and then fails if a
         # branch has such a qubit.
@@ -157,7 +158,7 @@ def _simulator(
 
     model = None
     if noise is not None:
-        # The age is rounded, so that the model need not be made anew for every job.
+        # The age is rounded, so that a cached model can be used for several jobs.
         present = replace(noise.calibration, age=round(noise.calibration.age, 2))
         errors = frozenset(noise.errors.aged(present.age, present.excess).items())
         model = noise_model(names, errors, method == DENSITY)
@@ -188,7 +189,7 @@ def _counters(
 def _parts(
     circuits: Iterable[tuple[int, QuantumCircuit]],
 ) -> Iterator[list[tuple[int, QuantumCircuit]]]:
-    """Yield circuits in parts of a bounded size: Aer copies each of them."""
+    """Yield circuits in parts of limited size, since Aer copies all circuits of a call."""
     part: list[tuple[int, QuantumCircuit]] = []
     steps = 0
     for one in circuits:
@@ -266,7 +267,7 @@ def _without_idle(circuit: QuantumCircuit) -> QuantumCircuit:
 
 
 def _sampled(circuit: QuantumCircuit) -> bool:
-    """Return whether one run of a circuit suffices for all shots: it measures at its end."""
+    """Return whether a circuit measures only at its end: one run suffices for all shots."""
     measured = set()
     for one in circuit.data:
         name = one.operation.name

@@ -1,7 +1,7 @@
-"""The circuits of a job: texts that differ in angles alone, and values of parameters.
+"""The circuits of a job, grouped if they differ only in angles or values of parameters.
 
-The common part of such circuits is read and checked once: reading a text takes 3 ms, while
-giving a small circuit its angles and simulating it takes less than 1 ms.
+The common part of a group is read and checked once: reading a text takes 3 ms, while
+setting the angles of a small circuit and simulating it takes less than 1 ms.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Group:
-    """Circuits of a job that differ in angles alone.
+    """Circuits of a job that differ only in angles.
 
-    :param circuit: circuit that defines no gates, and whose angles are numbers or
+    :param circuit: the common circuit, which defines no gates; its angles are numbers or
         expressions of parameters
     :param values: values of each parameter, one for each circuit; finite
     :param numbers: numbers of the circuits in the job
@@ -44,10 +44,10 @@ class Group:
     numbers: Sequence[int]
 
     def bound(self) -> Iterator[QuantumCircuit]:
-        """Yield the circuits with numbers as angles, in their order.
+        """Yield the circuits in order, with numbers as angles.
 
-        Qiskit binds the parameters. Aer must not: if it gets parameters and their values
-        (``parameter_binds``), versions 0.17 and 0.18 lose controlled gates.
+        Qiskit binds the parameters, not Aer: if Aer gets parameters and their values
+        (``parameter_binds``), its versions 0.17 and 0.18 lose controlled gates.
 
         :raises ArithmeticError: if an expression has no value
         :raises ValueError: likewise
@@ -64,7 +64,7 @@ class Group:
 class Batch:
     """The circuits of a job.
 
-    :param single: whether the job is a circuit, rather than a list of one
+    :param single: whether the job is a circuit, not a list of one circuit
     """
 
     groups: Sequence[Group]
@@ -74,10 +74,10 @@ class Batch:
 def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
     """Read the circuits of a job.
 
-    :param content: a payload that has the right form
+    :param content: payload of a valid form
     :param architecture: architecture of the device; ``None`` for any
-    :raises InputError: if a circuit is invalid; the message names it, and its line or
-        gate
+    :raises InputError: if a circuit is invalid; the message names the circuit, and the
+        line or gate
     """
     if isinstance(content, str):
         return Batch([*_of_texts([content], architecture)], True)
@@ -91,12 +91,13 @@ def batch(content: JSON, architecture: Architecture | None = None) -> Batch:
 def _of_texts(
     given: Sequence[str], architecture: Architecture | None, what: str = ""
 ) -> Iterator[Group]:
-    alike: dict[tuple[str, int], list[tuple[int, Sequence[float]]]] = {}
+    """Group circuits that differ only in angles; ``what`` names the texts in errors."""
+    by_template: dict[tuple[str, int], list[tuple[int, Sequence[float]]]] = {}
     given = [text.removeprefix(BYTE_ORDER_MARK) for text in given]
     for number, text in enumerate(given):
         template, angles = template_of(text)
-        alike.setdefault((template, len(angles)), []).append((number, angles))
-    for (template, holes), members in alike.items():
+        by_template.setdefault((template, len(angles)), []).append((number, angles))
+    for (template, holes), members in by_template.items():
         numbers = [number for number, _ in members]
         try:
             circuit = flat(template, architecture, holes)
@@ -105,7 +106,7 @@ def _of_texts(
             # errors are reported for the texts, not for their template
             for number in numbers:
                 where = f"{what}[{number}]: " if what else ""
-                yield _alone(given[number], architecture, number, where)
+                yield _single_group(given[number], architecture, number, where)
 
 
 def _with_values(
@@ -128,7 +129,7 @@ def _without_value(name: str) -> str:
     return f"parameter {name} has no value: bind the parameters"
 
 
-def _alone(
+def _single_group(
     text: str, architecture: Architecture | None, number: int, where: str
 ) -> Group:
     try:
@@ -145,15 +146,15 @@ def _with_sets(program: QuantumCircuit, sets: Sequence[Mapping[str, JSON]]) -> G
     parameters = {parameter.name: parameter for parameter in program.parameters}
     columns: dict[Parameter, list[float]] = {one: [] for one in parameters.values()}
     for number, values in enumerate(sets):
-        if why := _unfit(values, parameters.keys()):
+        if why := _value_error(values, parameters.keys()):
             raise InputError(f"values[{number}]: {why}")
         for name, value in values.items():
             columns[parameters[name]].append(float(str(value)))
     return _checked(Group(program, columns, range(len(sets))))
 
 
-def _unfit(values: Mapping[str, JSON], names: Set[str]) -> str:
-    """Return what is wrong with a set of values; empty if nothing is."""
+def _value_error(values: Mapping[str, JSON], names: Set[str]) -> str:
+    """Return the error in a set of values; empty if the values are valid."""
     if missing := names - values.keys():
         return f"parameter {min(missing)} has no value"
     if unknown := values.keys() - names:
@@ -167,10 +168,10 @@ def _unfit(values: Mapping[str, JSON], names: Set[str]) -> str:
 
 
 def _checked(group: Group) -> Group:
-    """Refuse angles that are not finite, or have no value, once the parameters are bound."""
+    """Reject angles that, with bound parameters, are not finite or have no value."""
     from qiskit.circuit import Parameter
 
-    if all(isinstance(angle, Parameter) for angle in _free(group.circuit)):
+    if all(isinstance(angle, Parameter) for angle in _parameterised(group.circuit)):
         return group  # the values themselves are finite
     circuits = group.bound()
     for number in range(len(group.numbers)):
@@ -193,7 +194,9 @@ def _check_all(circuit: QuantumCircuit) -> None:
                 check_angles(one.operation)
 
 
-def _free(circuit: QuantumCircuit) -> Iterator[ParameterExpression | QuantumCircuit]:
+def _parameterised(
+    circuit: QuantumCircuit,
+) -> Iterator[ParameterExpression | QuantumCircuit]:
     """Yield the angles and the blocks that have parameters."""
     everything = (
         circuit.global_phase,

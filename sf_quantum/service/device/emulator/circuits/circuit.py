@@ -1,4 +1,4 @@
-"""Circuits in OpenQASM: their checks in the service, before a process reads them.
+"""Circuits in OpenQASM: the service's checks before a separate process reads them.
 
 Neither Qiskit nor Aer is imported here; see :mod:`.openqasm` and :mod:`.aer`.
 """
@@ -28,9 +28,9 @@ MAX_CHARACTERS = 4 * 2**20
 MAX_STATEMENTS = 100_000
 #: Largest numbers of classical bits and of qubits in a circuit.
 MAX_BITS = MAX_QUBITS = 10_000
-#: Largest number of gates, measurements and resets of a circuit, with its own gates expanded.
+#: Largest number of gates, measurements and resets, with the circuit's own gates expanded.
 MAX_STEPS = 100_000
-# Limits of the CPU time of a check; a usual text takes a fourth of that time.
+# Limits of the CPU time of a check, in seconds; usually a check takes a quarter of its limit.
 LEAST_SECONDS, CHARACTERS_PER_SECOND, CHECK_SECONDS = 10, 20_000, 60
 PACKAGES = {
     "qiskit": "qiskit",
@@ -45,7 +45,7 @@ class Architecture:
 
     :param qubits: number of qubits, including those out of service if there are native gates
     :param couplers: pairs of qubits for native gates, lower number first
-    :param gates: names of the native gates; empty if any gate may be on any qubits
+    :param gates: names of the native gates; empty if any gate may act on any qubits
     """
 
     qubits: int
@@ -124,7 +124,7 @@ class CircuitSimulator(SeparateRunner):
 
 
 def installation_problem() -> str | None:
-    """Return what is not installed, or ``None``; imports nothing."""
+    """Return a message if a package is missing, else ``None``; imports nothing."""
     missing = [
         PACKAGES[name] for name in PACKAGES if importlib.util.find_spec(name) is None
     ]

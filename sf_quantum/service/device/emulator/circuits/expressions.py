@@ -26,9 +26,9 @@ CONSTANTS: Mapping[str, float] = {
 }
 #: operators that the converter computes itself, even with parameters
 ARITHMETIC = frozenset("+-*/")
-#: attribute of a literal that has replaced a name: the whole numbers of the name's type
+#: attribute of a literal that has replaced a name: the integers that the name's type allows
 ROOM = "room"
-# An integer has 64 bits.
+# Integers of OpenQASM have 64 bits.
 _MOST = 2**63
 _COMPARISONS: Mapping[str, Callable[[Number, Number], bool]] = {
     "==": operator.eq,
@@ -82,7 +82,8 @@ FUNCTIONS = frozenset((*_FUNCTIONS, "mod"))
 def value(node: QASMNode | None) -> Number | None:
     """Return the value of an expression; ``None`` if it is unknown before the program runs.
 
-    :raises InputError: if it has no value, as a root of -1; the message names the line
+    :raises InputError: if the expression has no value, such as a root of -1; the message
+        names the line
     """
     from openqasm3 import ast
 
@@ -139,7 +140,7 @@ def _computed(node: QASMNode, compute: Callable[[], Number | None]) -> Number | 
 
 
 def _check_room(node: QASMNode, number: Number | None) -> None:
-    """Refuse a whole number that does not fit its type, which would silently change it."""
+    """Reject an integer that does not fit its type: the type would silently change it."""
     room = _room(node)
     if room is not None and type(number) is int and number not in room:
         bits = (room.stop - room.start - 1).bit_length()
@@ -148,7 +149,7 @@ def _check_room(node: QASMNode, number: Number | None) -> None:
 
 
 def _room(node: QASMNode) -> range | None:
-    """Return the whole numbers of an expression's type; ``None`` if no name has a type."""
+    """Return the integers of an expression's type; ``None`` if no name in it has a type."""
     from openqasm3 import ast
 
     match node:
@@ -187,6 +188,7 @@ def _binary(name: str, left: Number, right: Number) -> Number | None:
 
 
 def _of_integers(name: str, left: int, right: int) -> int | None:
+    """Compute with integers; ``None`` if the result is undefined or too large."""
     if name in _SUMS:
         return _SUMS[name](left, right)
     if name == "/":
@@ -207,12 +209,13 @@ def _of_integers(name: str, left: int, right: int) -> int | None:
 
 
 def fold(node: QASMNode) -> None:
-    """Replace expressions in a node that the converter does not know by their known values."""
+    """Replace expressions that the converter does not support with their values, if known."""
     for name, one in vars(node).items():
         setattr(node, name, _folded(one))
 
 
 def _folded(one: Value) -> Value:
+    """Return a value of a node's field with its constant expressions computed."""
     from openqasm3 import ast
 
     if isinstance(one, list):
@@ -232,23 +235,23 @@ def literal(number: Number, node: QASMNode) -> Expression:
     """Return a number as an expression that replaces a node."""
     from openqasm3 import ast
 
-    made: Expression
+    replacement: Expression
     if isinstance(number, bool):
-        made = ast.BooleanLiteral(number)
+        replacement = ast.BooleanLiteral(number)
     elif isinstance(number, int):
-        made = ast.IntegerLiteral(number)
+        replacement = ast.IntegerLiteral(number)
     else:
-        made = ast.FloatLiteral(number)
-    made.span = node.span
-    setattr(made, ROOM, _room(node))
-    return made
+        replacement = ast.FloatLiteral(number)
+    replacement.span = node.span
+    setattr(replacement, ROOM, _room(node))
+    return replacement
 
 
 def check_division(node: BinaryExpression, integers: set[str]) -> None:
-    """Refuse a division of integers with a remainder, which OpenQASM 3 drops.
+    """Reject a division of integers with a remainder, which OpenQASM 3 drops.
 
     :param integers: names of integers whose values are not known yet
-    :raises InputError: if it has a remainder; the message names the line
+    :raises InputError: if there may be a remainder; the message names the line
     """
     if node.op.name != "/" or not all(
         _is_integer(one, integers) for one in (node.lhs, node.rhs)
@@ -263,9 +266,9 @@ def check_division(node: BinaryExpression, integers: set[str]) -> None:
 
 
 def check_rounding(node: QASMNode) -> None:
-    """Refuse an expression that has no value for a negative quotient of integers.
+    """Reject an expression that has no value because of a negative quotient of integers.
 
-    :raises InputError: if it has no value; the message names the line
+    :raises InputError: if the expression has no value; the message names the line
     """
     from openqasm3 import ast
 
@@ -298,7 +301,7 @@ def _is_integer(node: Expression, integers: set[str]) -> bool:
 
 
 def loop_values(node: QASMNode) -> Sequence[int] | None:
-    """Return the numbers of a range or set; ``None`` if they are not known.
+    """Return the numbers of a range or set; ``None`` if they are not known yet.
 
     :raises InputError: if a range has no end, or a step of 0; the message names the
         line

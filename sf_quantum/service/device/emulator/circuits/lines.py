@@ -1,4 +1,4 @@
-"""The lines of the instructions of a text in OpenQASM 2, which Qiskit's parser forgets."""
+"""The line numbers of instructions in OpenQASM 2, which Qiskit's parser does not keep."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _REGISTER = re.compile(r"\b[qc]reg\s+(\w+)\s*\[\s*(\d+)\s*\]")
 _DEFINITION = re.compile(r"\bgate\s[^{}]*\{[^{}]*\}")
 _DECLARES = re.compile(r"(OPENQASM|include|qreg|creg|opaque)\b")
 _CONDITION = re.compile(r"if\s*\([^()]*\)\s*")
-# A call of a gate: its name and angles, and its operands.
+# A call of a gate: the gate's name and angles, and a group with the operands.
 _CALL = re.compile(r"\w+\s*(?:\(.*\))?(.*)", re.DOTALL)
 
 
 def lines_of(text: str, instructions: int) -> Sequence[int]:
-    """Return the line of each instruction of a text without comments.
+    """Return the line number of each instruction of a text without comments.
 
     :param instructions: number of instructions that the circuit has
     :returns: the lines; empty if their number differs from ``instructions``
@@ -26,7 +26,7 @@ def lines_of(text: str, instructions: int) -> Sequence[int]:
 
 
 def _widths(text: str, sizes: dict[str, int]) -> Iterator[tuple[int, int]]:
-    """Yield the line of each statement, and its number of instructions."""
+    """Yield the line number of each statement, and its number of instructions."""
     line = 1
     for part in text.split(";")[:-1]:
         statement = part.lstrip()

@@ -1,4 +1,4 @@
-"""Errors of gates and of the read-out of circuits, as Aer simulates them."""
+"""Aer's model of the gate errors and read-out errors of circuits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sf_quantum.service.device.emulator.technologies import (
 if TYPE_CHECKING:
     from qiskit_aer.noise import NoiseModel
 
-# Gates that have an error. Gates that only shift the phase of later gates are missing,
-# as IBM's and IQM's QPUs perform them without a pulse (McKay et al., "Efficient Z gates
-# for quantum computing", arXiv:1612.00858).
+# Gates that have an error. Gates that only shift the phase of later gates have none, as
+# IBM's and IQM's QPUs perform them without a pulse (McKay et al., "Efficient Z gates for
+# quantum computing", arXiv:1612.00858).
 ONE_QUBIT = frozenset("h r rx ry sx sxdg u u2 u3 x y".split())
 TWO_QUBITS = frozenset("cp cx cy cz ecr rxx ryy rzx rzz swap".split())
 NOISY = ONE_QUBIT | TWO_QUBITS
@@ -26,14 +26,14 @@ NOISY = ONE_QUBIT | TWO_QUBITS
 def noise_model(
     names: frozenset[str], errors: frozenset[tuple[str, float]], kraus: bool
 ) -> NoiseModel:
-    """Make the errors of gates and of the read-out.
+    """Build the model of gate errors and read-out errors.
 
     As in IQM's fake backends, a gate has a depolarising error and, for its duration, the
     relaxation of its qubits; idle qubits have no errors.
 
-    :param names: names of the gates that have errors; each one takes Aer some time
-    :param kraus: whether to write errors as Kraus matrices, with which density matrices are
-        quicker
+    :param names: names of the gates that need errors; each gate costs Aer some time
+    :param kraus: whether to write errors as Kraus matrices, which are faster to apply to
+        density matrices
     """
     from qiskit.quantum_info import Kraus, SuperOp
     from qiskit_aer.noise import (
@@ -64,8 +64,8 @@ def noise_model(
         channels = tuple(QuantumError(Kraus(SuperOp(each))) for each in channels)
     model = NoiseModel()
     for channel, gates in zip(channels, (ONE_QUBIT, TWO_QUBITS), strict=True):
-        if some := sorted(names & gates):
-            model.add_all_qubit_quantum_error(channel, some)
+        if noisy := sorted(names & gates):
+            model.add_all_qubit_quantum_error(channel, noisy)
     read = ReadoutError([[1 - zeros, zeros], [ones, 1 - ones]])
     model.add_all_qubit_readout_error(read)
     return model

@@ -41,10 +41,10 @@ GATES = frozenset(
 PHASED_RX = ("r", "prx")
 # operations that run on any device
 PLAIN = ("measure", "reset", "barrier", "delay")
-# number of qubits, such as those of a barrier, that count as a further step
+# number of qubits of an operation, such as a barrier, that count as an additional step
 STEP_QUBITS = 25
 # Weights in the cache of circuits, in steps, qubits and bits: the overhead of each circuit,
-# and the limit of all.
+# and the limit on all circuits together.
 LEAST_WEIGHT, MOST_WEIGHT = 100, 2 * MAX_STEPS
 # Value of an angle that is not known yet.
 SOME_ANGLE = 0.7
@@ -52,7 +52,7 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _VERSION = re.compile(r"\s*OPENQASM\s+(\d+)")
 _REGISTER = re.compile(r"\b(qreg|creg)\s+\w+\s*\[\s*(\d+)\s*\]")
 _PHYSICAL = re.compile(r"\$(\d+)")
-# Messages of the parsers: the place of an error, and a character that begins no token.
+# Messages of the parsers: the line of an error; a character that no token begins with.
 _WHERE = re.compile(r"(?:<input>:|L)?(\d+)[,:]C?\d+: *(.*)")
 _TOKEN = re.compile(r"L(\d+):C\d+: token recognition error at: '(.)", re.DOTALL)
 #: character with which some editors begin a file
@@ -60,7 +60,7 @@ BYTE_ORDER_MARK = "\ufeff"
 
 
 def check_angles(gate: Operation) -> None:
-    """Refuse angles that are not finite numbers."""
+    """Reject angles that are not finite numbers."""
     for angle in gate.params:
         if getattr(angle, "parameters", None):  # bound later
             continue
@@ -78,19 +78,19 @@ def check_angles(gate: Operation) -> None:
 def flat(
     text: str, architecture: Architecture | None, holes: int = 0
 ) -> QuantumCircuit:
-    """Read a circuit, check it, and replace the gates that it defines.
+    """Read a circuit, check it, and expand the gates that it defines.
 
     :param architecture: architecture of the device; ``None`` for any
     :param holes: number of holes of a template, see :mod:`.templates`
-    :returns: the circuit, which must not be changed: the latest circuits are kept, for
+    :returns: the circuit, which must not be changed: the latest circuits are cached, for
         the job that follows a check and for the next job of a loop
     :raises InputError: if the circuit is invalid; the message names its line or gate
     """
     about = f"{holes} {architecture} {text}"
     key = hashlib.sha256(about.encode(errors="surrogatepass")).digest()
-    if (kept := _kept.get(key)) is None:
+    if (kept := _cache.get(key)) is None:
         kept, steps = _flat(text, architecture, holes)
-        _kept.keep(key, kept, steps + kept.num_qubits + kept.num_clbits)
+        _cache.keep(key, kept, steps + kept.num_qubits + kept.num_clbits)
     return kept
 
 
@@ -106,21 +106,21 @@ def _flat(
     check_size(circuit.num_qubits, circuit.num_clbits, most)
     flattening = _Flattening(architecture)
     try:
-        # Qiskit makes the definition of a gate when the definition is accessed.
+        # Qiskit builds the definition of a gate when the definition is accessed.
         with _refusals():
-            made = flattening.flat(circuit)
+            flattened = flattening.flat(circuit)
     except InputError as error:
         places = lines if version == 3 else lines_of(bare, len(circuit.data))
         place = flattening.place
         where = f"line {places[place]}: " if place < len(places) else ""
         raise InputError(f"{where}{error}") from error
-    if not measures(made):
+    if not measures(flattened):
         raise InputError("the circuit measures nothing")
-    return made, flattening.steps
+    return flattened, flattening.steps
 
 
-class _Kept:
-    """The circuits that were read last, each with its weight for the cache."""
+class _CircuitCache:
+    """The cache of the latest circuits, each with its weight."""
 
     def __init__(self) -> None:
         self._circuits: OrderedDict[bytes, tuple[QuantumCircuit, int]] = OrderedDict()
@@ -139,7 +139,7 @@ class _Kept:
             self._weight -= self._circuits.popitem(last=False)[1][1]
 
 
-_kept = _Kept()
+_cache = _CircuitCache()
 
 
 def measures(circuit: QuantumCircuit) -> bool:
@@ -160,7 +160,7 @@ def _version(text: str) -> int:
 
 
 def _check_numbers(text: str, most: int) -> None:
-    """Refuse sizes for which a parser would make too many objects."""
+    """Reject sizes for which a parser would create too many objects."""
     total = {"qreg": 0, "creg": 0}
     for kind, size in _REGISTER.findall(text):
         total[kind] += int(size[:9])
@@ -189,7 +189,7 @@ def _read(text: str, version: int, holes: int) -> tuple[QuantumCircuit, Sequence
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn errors of Qiskit and its parsers into refusals, in one line."""
+    """Raise errors of Qiskit and its parsers as :class:`InputError` of one line."""
     try:
         yield
     except (InputError, MemoryError):
@@ -213,8 +213,7 @@ def _read3(text: str, holes: int) -> tuple[QuantumCircuit, Sequence[int]]:
     from openqasm3 import ast
     from qiskit.circuit.library.standard_gates import get_standard_gate_name_mapping
 
-    # The steps are those of qiskit.qasm3.loads(), with the angles of a template
-    # declared.
+    # As qiskit.qasm3.loads() does, but with declarations of a template's angles.
     program = openqasm3.parse(text)
     program.statements[:0] = [
         ast.IODeclaration(
@@ -234,7 +233,7 @@ def _converted(program: Program) -> tuple[QuantumCircuit, Sequence[int]]:
     lines: list[int] = []
 
     class Noting(ConvertVisitor):
-        """Notes the lines of instructions, which a circuit does not contain."""
+        """Records the lines of instructions, which the circuit does not contain."""
 
         def visit_Program(self, node: Program, context: State) -> State:
             for statement in node.statements:
@@ -258,7 +257,7 @@ def _reason(error: BaseException) -> str:
     reason = cause.args[0] if cause is not None and cause.args else None
     if (token := getattr(reason, "offendingToken", None)) is not None:
         return f"line {token.line}: unexpected {one_line(token.text)[:40]!r}"
-    # the converter does not report the line if Qiskit refuses a gate
+    # the converter does not report the line if Qiskit rejects a gate
     line, powers, trace = None, False, error.__traceback__
     while trace is not None:
         node = trace.tb_frame.f_locals.get("node")
@@ -267,7 +266,7 @@ def _reason(error: BaseException) -> str:
         modifiers = getattr(node, "modifiers", ())
         powers = powers or any(one.modifier.name == "pow" for one in modifiers)
     where = f"line {line}: " if line else ""
-    # An error of Python says nothing about the text.
+    # The message of a Python error says nothing about the circuit.
     if bool(message) and hasattr(error, "message"):
         return f"{where}{message[:200]}"
     if powers:
@@ -278,14 +277,14 @@ def _reason(error: BaseException) -> str:
     return f"{where}this is not read as a circuit"
 
 
-# Flattening: any circuit to one with gates that the device and Aer support.
+# Flattening: from any circuit to gates that the device and Aer support.
 
 
 class _Flattening:
-    """Replaces gates by their definitions, and checks the result.
+    """Replaces gates with their definitions, and checks the result.
 
-    The number of steps is bounded, including steps without effect: definitions may double
-    it with each level.
+    The number of steps is limited, including steps without effect, since each level of
+    definitions may double it.
     """
 
     def __init__(self, architecture: Architecture | None) -> None:
@@ -296,7 +295,7 @@ class _Flattening:
             self._gates.update(PHASED_RX)
         self._pairs = {(low, high) for low, high in native.couplers}
         self._broken = {*native.out_of_service}
-        #: Steps of everything that has been flattened.
+        #: Number of steps that have been flattened.
         self.steps = 0
         #: the number of the instruction that is being flattened
         self.place = 0
@@ -306,7 +305,7 @@ class _Flattening:
     ) -> QuantumCircuit:
         """Flatten a circuit.
 
-        :param places: the numbers of its qubits on the device
+        :param places: numbers of the circuit's qubits on the device
         """
         flat = circuit.copy_empty_like()
         numbers = range(circuit.num_qubits) if places is None else places
@@ -325,6 +324,7 @@ class _Flattening:
         bits: Sequence[Clbit],
         place: Mapping[Qubit, int],
     ) -> None:
+        """Append an operation, flattened; ``place`` maps qubits to their numbers."""
         self._count(1 + len(qubits) // STEP_QUBITS)
         name, numbers = operation.name, [place[qubit] for qubit in qubits]
         if name in PLAIN:
@@ -352,7 +352,7 @@ class _Flattening:
             raise InputError(too_many_steps(MAX_STEPS))
 
     def _native(self, gate: Operation, numbers: Sequence[int]) -> Operation | None:
-        """Return a gate that the device and Aer support; ``None`` if it is to be replaced."""
+        """Return the gate to apply; ``None`` if the gate must be replaced."""
         name, is_custom = gate.name, not _standard(gate)
         if not self._gates:
             is_supported = not is_custom and name in GATES
@@ -385,6 +385,7 @@ class _Flattening:
         qubits: Sequence[Qubit],
         place: Mapping[Qubit, int],
     ) -> None:
+        """Append the operations of a gate's definition."""
         definition = getattr(gate, "definition", None)
         if definition is None:
             raise InputError(f"gate {gate.name} has no definition")
@@ -401,6 +402,7 @@ class _Flattening:
         bits: Sequence[Clbit],
         numbers: Sequence[int],
     ) -> None:
+        """Append an ``if`` with flattened blocks."""
         from qiskit.circuit import Clbit
 
         if self._gates:
@@ -408,7 +410,7 @@ class _Flattening:
                 f"if on {_where(numbers)}: this device has no conditionals"
             )
         register, value = operation.condition
-        # Aer would look at the lowest bits of the number only.
+        # Aer would compare only the lowest bits of the number.
         if not isinstance(register, Clbit) and not 0 <= value < 1 << len(register):
             raise InputError(f"if: {value} does not fit in {len(register)} bits")
         blocks = [self.flat(block, numbers) for block in operation.blocks]
@@ -422,6 +424,7 @@ class _Flattening:
         bits: Sequence[Clbit],
         place: Mapping[Qubit, int],
     ) -> None:
+        """Append the body of a loop once for each value."""
         values, variable, body = operation.params
         for value in values if body.data else ():
             once = body
@@ -437,6 +440,7 @@ class _Flattening:
         bits: Sequence[Clbit],
         place: Mapping[Qubit, int],
     ) -> None:
+        """Append the operations of a block."""
         actual = dict(zip(body.qubits, qubits, strict=True))
         actual_bits = dict(zip(body.clbits, bits, strict=True))
         for one in body.data:
@@ -452,12 +456,12 @@ def _where(numbers: Sequence[int]) -> str:
 
 
 def _standard(gate: Operation) -> bool:
-    """Return whether a gate is Qiskit's, rather than one that the text defines."""
+    """Return whether a gate is from Qiskit's library, not defined in the circuit."""
     return str(gate.base_class.__module__).startswith("qiskit.circuit.library.")
 
 
 def _phased_rx(gate: Operation) -> Operation:
-    """Return a gate that a text defines as Qiskit's ``r``, which it must equal."""
+    """Return Qiskit's ``r`` for a gate defined in the circuit, which must equal ``r``."""
     from qiskit.circuit.library import RGate
     from qiskit.quantum_info import Operator
 

@@ -1,8 +1,8 @@
 """The preparation of parsed programs in OpenQASM 3 for Qiskit's converter.
 
-The converter (qiskit-qasm3-import 0.6.0) makes an unlimited number of objects, and silently
+The converter (qiskit-qasm3-import 0.6.0) creates an unlimited number of objects, and silently
 misreads some statements. So the size of a program is checked before the conversion, and
-statements that the converter would misread are rewritten or refused.
+statements that the converter would misread are rewritten or rejected.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _MOST_FLOAT = sys.float_info.max
 
 
 def prepare(program: Program, qiskit_names: Container[str]) -> None:
-    """Check a program's size, and rewrite it so that the converter understands it.
+    """Check a program's size, and rewrite the program so that the converter understands it.
 
     :param qiskit_names: the names of Qiskit's own gates
     :raises InputError: if the program is too large, or the converter would misread it; the
@@ -132,10 +132,10 @@ def _count_steps(
 
 
 def check_size(qubits: int, bits: int, most: int = MAX_QUBITS) -> None:
-    """Refuse a circuit that is too large.
+    """Reject a circuit that is too large.
 
     :param most: largest number of qubits
-    :raises InputError: if it is too large; the message contains the number and the bound
+    :raises InputError: if the circuit is too large; the message has the number and the limit
     """
     if qubits > most:
         raise InputError(f"{qubits} qubits do not fit on {most} qubits")
@@ -209,6 +209,7 @@ def _declared(statement: QASMNode) -> set[str]:
 
 
 def _constant(statement: ConstantDeclaration) -> Expression:
+    """Check the declaration of a constant, and return its value as a literal."""
     from openqasm3 import ast
 
     given, allowed = value(statement.init_expression), None
@@ -236,7 +237,7 @@ def _constant(statement: ConstantDeclaration) -> Expression:
 
 
 def _check_divisions(block: Sequence[QASMNode], integers: set[str]) -> None:
-    """Refuse possibly inexact integer divisions, and loop numbers that do not fit their type.
+    """Reject possibly inexact integer divisions, and loop numbers that do not fit their type.
 
     :param integers: variables of the loops around the block
     """
@@ -260,7 +261,7 @@ class _Registers:
     """The registers and aliases of a program, and their sizes."""
 
     def __init__(self) -> None:
-        # None is a single qubit or bit.
+        # The size None means a single qubit or bit.
         self._sizes: ChainMap[str, int | None] = ChainMap()
         self._total = {"qubit": 0, "bit": 0}
         self._aliased = 0
@@ -437,15 +438,15 @@ class _Definitions:
         return self._steps.get(_gate_name(statement), 1)
 
     def check_power(self, gate: QuantumGate) -> None:
-        """Refuse roots (fractional powers) of library gates with angles, and of powers."""
+        """Reject roots (fractional powers) of library gates with angles, and of powers."""
         name = gate.name.name
         has_angles = bool(gate.arguments) and name not in self._steps
         _check_power(gate, name, has_angles=has_angles)
 
     def check_name(self, gate: QuantumGate, qiskit_names: Container[str]) -> None:
-        """Refuse controls of gates that the program defines under names of Qiskit gates.
+        """Reject controls of gates that the program defines under names of Qiskit gates.
 
-        Qiskit controls some gates by their names, regardless of their definitions.
+        Qiskit adds controls to some gates by name, regardless of their definitions.
         """
         name = gate.name.name
         if name in self._steps and name in qiskit_names:
@@ -455,7 +456,7 @@ class _Definitions:
                     raise refusal(gate, f"{control} @ {name}: {detail}")
 
     def check_phase(self, gate: QuantumGate) -> None:
-        """Refuse modifiers that make the different phases of OpenQASM and Qiskit matter."""
+        """Reject modifiers with which the phases of OpenQASM and Qiskit differ in effect."""
         if gate.name.name not in self._phases:
             return
         for modifier in gate.modifiers:
@@ -473,7 +474,7 @@ class _Definitions:
 def _check_power(
     gate: QuantumGate | QuantumPhase, name: str, *, has_angles: bool
 ) -> None:
-    """Refuse a root (fractional power) that Qiskit would take of an angle, not of the gate.
+    """Reject a root (fractional power) of a gate if Qiskit would compute it wrongly.
 
     The principal root of rx(7) is not rx(3.5): the phase of each eigenvalue, taken between
     -pi and pi, is halved.
@@ -487,7 +488,7 @@ def _check_power(
 
 
 def _check_controlled(definition: QuantumGateDefinition) -> None:
-    """Refuse ctrl @ cu in a definition: Qiskit would invert the definition wrongly."""
+    """Reject ctrl @ cu in a definition: Qiskit would invert the definition wrongly."""
     from openqasm3 import ast
 
     for statement in statements(definition.body):
@@ -511,8 +512,8 @@ ANGLE_OF_A_GATE = re.compile(r"angle\d+_\d{6}")
 def _order_angles(definition: QuantumGateDefinition, number: int) -> None:
     """Rename a gate's angles so that their names are in order and unique among all gates.
 
-    The converter (qiskit-qasm3-import 0.6.0) gives values to angles in the order of their
-    names, regardless of their order in the gate, and refuses some values if another gate
+    The converter (qiskit-qasm3-import 0.6.0) assigns values to angles in the order of their
+    names, regardless of their order in the gate, and rejects some values if another gate
     has angles of the same names.
 
     :param number: number of the definition

@@ -1,6 +1,6 @@
 """The names of a program in OpenQASM 3, and the qubits and bits of its operands.
 
-An invalid name or operand is refused with an :class:`.InputError` that names the line.
+An invalid name or operand raises an :class:`.InputError` that names the line.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Symbol:
     """The meaning of a name.
 
     :param kind: qubit, bit, gate, input or variable of a loop
-    :param line: line of its declaration; 0 if it is built in
-    :param bits: the numbers of its qubits or bits
-    :param is_register: whether it is a register of these
-    :param shape: the numbers of a gate's angles and qubits
+    :param line: line of the declaration; 0 if the name is built in
+    :param bits: numbers of the qubits or bits
+    :param is_register: whether the name is of a register, not of a single qubit or bit
+    :param shape: number of angles and number of qubits of a gate
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Operand:
 
 
 class Scopes:
-    """The names that are declared so far, by scope, the outermost first.
+    """The names that are declared so far, by scope, outermost first.
 
     :ivar in_gate: whether the definition of a gate is being read
     """
@@ -65,7 +65,7 @@ class Scopes:
         return len(self._scopes) > 1
 
     def use_virtual(self, node: QASMNode) -> None:
-        """Note that qubits are declared."""
+        """Record that the program declares qubits."""
         if self._has_physical:
             raise refusal(node, _MIXED)
         self._has_virtual = True

@@ -1,7 +1,8 @@
 """The statements of OpenQASM 3 that are supported, and the errors for all others.
 
-A program is checked after its constants, loops and slices have been written out. Statements
-that Qiskit's converter would not understand are refused with their line, in OpenQASM's terms.
+A program is checked after its constants, loops and slices have been expanded. Statements
+that Qiskit's converter would not understand are rejected with an error that names the line and
+uses OpenQASM's terms.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         QubitDeclaration,
     )
 
-#: the gates of stdgates.inc, by their numbers of angles and of qubits
+#: the gates of stdgates.inc, with their numbers of angles and qubits
 STDGATES: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys("x y z h s sdg t tdg sx id".split(), (0, 1)),
     **dict.fromkeys("p rx ry rz phase u1".split(), (1, 1)),
@@ -77,10 +78,12 @@ UNSUPPORTED: Mapping[str, str] = {
     "SwitchStatement": "switch is not supported: write if for each case",
     "WhileLoop": "while is not supported: write for, or if for each round",
 }
+# statements that the definition of a gate may contain
 _IN_GATES = (
     "QuantumGate QuantumPhase QuantumBarrier DelayInstruction ForInLoop Box".split()
 )
 _CONDITIONS = "a bit, !bit, bit == 1 or register == 2"
+# end of a message about an expression that is not supported, after a text of _EXPRESSIONS
 _NO = "is not a number here: write the number itself"
 _EXPRESSIONS: Mapping[str, str] = {
     "BitstringLiteral": "a string of bits",
@@ -94,10 +97,10 @@ _EXPRESSIONS: Mapping[str, str] = {
 
 
 def check_statements(program: Program) -> None:
-    """Refuse statements that cannot run, regardless of their contents.
+    """Reject statements that cannot run, regardless of their contents.
 
-    :raises InputError: if a statement cannot run; the message names the line, and what
-        would be right
+    :raises InputError: if a statement cannot run; the message names the line and the
+        remedy
     """
     for statement in statements(program.statements):
         if why := UNSUPPORTED.get(type(statement).__name__):
@@ -105,10 +108,10 @@ def check_statements(program: Program) -> None:
 
 
 def check(program: Program) -> None:
-    """Refuse statements that the converter would not understand.
+    """Reject statements that the converter would not understand.
 
-    :raises InputError: if there is such a statement; the message names the line, and what
-        would be right
+    :raises InputError: if there is such a statement; the message names the line and the
+        remedy
     """
     checking = _Check()
     for statement in program.statements:
@@ -120,7 +123,7 @@ class _Check:
         self._names = Scopes()
 
     def visit(self, statement: QASMNode) -> None:
-        """Check a statement, and note what it declares."""
+        """Check a statement, and record its declarations."""
         kind = type(statement).__name__
         if kind == "ConstantDeclaration":
             why = "constants are declared outside of blocks and gates"
@@ -152,6 +155,7 @@ class _Check:
         return True
 
     def _operates(self, statement: QASMNode) -> None:
+        """Check a statement that may be in a block."""
         from openqasm3 import ast
 
         match statement:
@@ -223,7 +227,7 @@ class _Check:
         size = getattr(type_, "size", None)
         whole = 64 if size is None else integer(size)
         if not isinstance(type_, ast.FloatType) or whole != 64:
-            # an input of type angle would be modulo 2 pi, which changes its quotients
+            # an input of type angle would be taken modulo 2 pi, which changes quotients
             raise refusal(statement, "inputs are float or float[64]")
         name = statement.identifier.name
         self._names.declare(name, statement, Symbol("input", line(statement)))
@@ -259,7 +263,7 @@ class _Check:
         """Check the qubits that a gate is applied to."""
         if len(given) != width:
             raise refusal(
-                node, f"{name} takes {_many(width, 'qubit')}, not {len(given)}"
+                node, f"{name} takes {_plural(width, 'qubit')}, not {len(given)}"
             )
         operands = [self._names.operand(one, "qubit") for one in given]
         sizes = {len(one.bits) for one in operands if one.is_register}
@@ -282,12 +286,12 @@ class _Check:
         if gate.duration is not None:
             raise refusal(gate, f"{name}: gates have no duration here: leave it out")
         if name not in self._names:
-            raise refusal(gate, f"gate {name!r} is not defined{_advice(name)}")
+            raise refusal(gate, f"gate {name!r} is not defined{_include_hint(name)}")
         if not (symbol := self._names.find(name, gate)).shape[1]:
             raise refusal(gate, f"{name} is {named(symbol.kind)}: expected a gate")
         angles, qubits = symbol.shape
         if len(gate.arguments) != angles:
-            why = f"{name} takes {_many(angles, 'angle')}, not {len(gate.arguments)}"
+            why = f"{name} takes {_plural(angles, 'angle')}, not {len(gate.arguments)}"
             raise refusal(gate, why)
         for angle in gate.arguments:
             _check_angle(angle, self._names)
@@ -300,7 +304,7 @@ class _Check:
         self._application("gphase", width, phase.qubits, phase)
 
     def _controls(self, modifier: QuantumGateModifier) -> int:
-        """Return how many qubits a modifier adds."""
+        """Return the number of qubits that a modifier adds."""
         name, argument = modifier.modifier.name, modifier.argument
         if name == "inv":
             return 0
@@ -328,7 +332,7 @@ class _Check:
     ) -> None:
         qubits = self._names.operand(measure.qubit, "qubit")
         if len(qubits.bits) != len(target.bits):
-            sizes = f"{_many(len(qubits.bits), 'qubit')} into {_many(len(target.bits), 'bit')}"
+            sizes = f"{_plural(len(qubits.bits), 'qubit')} into {_plural(len(target.bits), 'bit')}"
             raise refusal(statement, f"measure: {sizes}: as many of each")
 
     def _duration(self, duration: Expression | None, node: QASMNode) -> None:
@@ -342,6 +346,7 @@ class _Check:
     # blocks
 
     def _block(self, statement: QASMNode) -> None:
+        """Check a statement that contains blocks."""
         from openqasm3 import ast
 
         match statement:
@@ -391,7 +396,7 @@ def _check_angle(node: Expression, names: Scopes) -> None:
 
 
 def _number(node: Expression, names: Scopes) -> None:
-    """Check an expression of numbers that are not known yet."""
+    """Check an expression with numbers that are not known yet."""
     from openqasm3 import ast
 
     match node:
@@ -432,7 +437,7 @@ def _variable(name: str, node: QASMNode, names: Scopes) -> None:
 
 
 def _check_condition(node: Expression, names: Scopes) -> None:
-    """Check the condition of a branch: a bit, or the number that a register has."""
+    """Check the condition of a branch, which must be a bit or a comparison with a number."""
     from openqasm3 import ast
 
     match node:
@@ -468,27 +473,29 @@ def _comparison(node: BinaryExpression, names: Scopes) -> None:
 
 
 def _check_comparable(number: Expression, width: int, node: QASMNode) -> None:
-    """Refuse a comparison of a register with a value that it cannot have."""
+    """Reject a comparison of a register with a value that it cannot have."""
     from openqasm3 import ast
 
     if isinstance(number, ast.BitstringLiteral):
         if number.width != width:
-            why = f"{_many(width, 'bit')} compared with {number.width}: as many of each"
+            why = (
+                f"{_plural(width, 'bit')} compared with {number.width}: as many of each"
+            )
             raise refusal(node, why)
         return
     if (wanted := integer(number)) is None:
         raise refusal(node, f"a condition is {_CONDITIONS}")
     if not 0 <= wanted < 1 << width:
-        raise refusal(node, f"if: {wanted} does not fit in {_many(width, 'bit')}")
+        raise refusal(node, f"if: {wanted} does not fit in {_plural(width, 'bit')}")
 
 
-def _advice(name: str) -> str:
+def _include_hint(name: str) -> str:
     if name in STDGATES:
         return f': include "{_INCLUDED}"'
     return f": define it, since {_INCLUDED} does not"
 
 
-def _many(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def refusal(node: QASMNode, why: str) -> InputError:
-    """Return the error that refuses a node, with its line and the reason."""
+    """Return the error for a rejected node, with its line and the reason."""
     return InputError(f"line {node.span.start_line}: {why}" if node.span else why)
 
 
 def statements(program: Sequence[QASMNode]) -> Iterator[QASMNode]:
-    """Yield statements and those nested in them, except in definitions of gates."""
+    """Yield statements, including nested statements, except those in gate definitions."""
     for statement in program:
         yield statement
         for block in blocks(statement):
@@ -25,7 +25,7 @@ def statements(program: Sequence[QASMNode]) -> Iterator[QASMNode]:
 
 
 def blocks(statement: QASMNode) -> Iterator[Sequence[QASMNode]]:
-    """Yield the blocks of a statement, each of which is a scope of its own."""
+    """Yield the blocks of a statement, each of which is a separate scope."""
     from openqasm3 import ast
 
     for block in ("if_block", "else_block", "block"):
@@ -35,19 +35,19 @@ def blocks(statement: QASMNode) -> Iterator[Sequence[QASMNode]]:
 
 
 def nodes(node: QASMNode, *, within: bool = True) -> Iterator[QASMNode]:
-    """Yield the nodes of which a node consists.
+    """Yield the descendants of a node.
 
-    :param within: whether to include the nodes of the statements within it
+    :param within: whether to include the statements within the node, and their descendants
     """
     from openqasm3 import ast
 
     pending = [*vars(node).values()]
     while pending:
-        one = pending.pop()
-        if isinstance(one, list | tuple):
-            pending += one
-        elif isinstance(one, ast.QASMNode) and (
-            within or not isinstance(one, ast.Statement)
+        item = pending.pop()
+        if isinstance(item, list | tuple):
+            pending += item
+        elif isinstance(item, ast.QASMNode) and (
+            within or not isinstance(item, ast.Statement)
         ):
-            yield one
-            pending += vars(one).values()
+            yield item
+            pending += vars(item).values()

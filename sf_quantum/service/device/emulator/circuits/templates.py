@@ -1,9 +1,9 @@
-"""Templates, which texts of circuits that differ only in angles have in common.
+"""Templates: the common text of circuits that differ only in angles.
 
-A loop sends the same circuit over and over, with other angles; its template is read once.
-A number is replaced, by an identifier, if it alone is the angle of a gate outside of
-definitions and blocks. The number and the identifier are the same operand, so a text and its
-template have the same meaning. If that is in doubt, a text has no template.
+A loop sends the same circuit repeatedly, with other angles; its template is read once.
+In a template, an identifier replaces each number that is the whole angle of a gate, outside
+definitions and blocks. The identifier is the same operand as the number, so a text and its
+template have the same meaning. If this is in doubt, the text has no template.
 """
 
 from __future__ import annotations
@@ -13,25 +13,27 @@ import re
 
 #: identifier that replaces a number in a template, followed by its index
 HOLE = "_sfq_angle_"
-# Maximum number of holes: a template with more takes longer to read than its text.
+# Maximum number of holes: a template with more holes takes longer to read than the text.
 MOST_HOLES = 1000
 _HEAD = re.compile(r"\s*OPENQASM\s+3(?:\.\d+)?\s*;")
-# Comments of one line, with which IQM's dialect begins each text. If one may be in a string
-# or in a comment of several lines, the text has no template.
+# Comments of one line; IQM's dialect begins each text with one. If such a comment may be
+# inside a string or a comment of several lines, the text has no template.
 _COMMENT = re.compile(r"//[^\r\n]*")
-# comments of several lines, annotations, modifiers, pragmas, and characters that are digits or
-# blanks only for Python
+# comments of several lines, annotations, modifiers, pragmas, and characters that only Python
+# regards as digits or blanks
 _DOUBTFUL = re.compile(rf"/\*|[@#']|[^\t\n\r -~π]|{HOLE}")
 _INCLUDED = '"stdgates.inc"'
-# Numbers, and multiples and fractions of pi as Qiskit's exporter also writes them. A
-# quotient of integers does not match, as OpenQASM divides these without a remainder.
+# Numbers, and multiples and fractions of pi, which Qiskit's exporter writes in this form. A
+# quotient of integers does not match, as OpenQASM drops its remainder.
 _NUMBER = (
     r"(?:(-)\s*)?(?:((?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
     r"|(?:(\d+)\s*\*\s*)?pi(?:\s*/\s*(\d+))?)"
 )
 _ANGLE = re.compile(rf"\s*{_NUMBER}\s*")
+# A gate with angles: text before the angles, with the gate's name; angles; other text.
 _CALL = re.compile(r"(\s*(\w+)\s*\()([^()]*)(\)\s*[\w$][\w\s\[\],$]*)")
 _PARTS = re.compile(r"([;{}])")
+# words that begin other statements with brackets
 _OTHERS = frozenset("if while for switch return gphase".split())
 
 

@@ -1,8 +1,8 @@
 """The loops of programs in OpenQASM 3 that Qiskit's converter does not support.
 
 The converter supports the variable of a loop only in angles. A loop that uses its variable
-elsewhere, such as in an index, is written out. A branch whose condition is known is replaced
-by its block.
+elsewhere, such as in an index, is unrolled. A branch whose condition is known is replaced
+by the block that the condition selects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
 
 T = TypeVar("T", bound="QASMNode")
-# Size of an integer whose type names none, and the largest size.
+# Size in bits of an integer type without a size, and also the largest size.
 _BITS = 64
 
 
@@ -45,14 +45,14 @@ def too_many_steps(most: int) -> str:
 
 
 class Unrolling:
-    """Writes out the loops whose variables the converter does not know how to use."""
+    """Unrolls loops whose use of their variables the converter does not support."""
 
     def __init__(self) -> None:
         self._steps = 0
         self._depth = 0
 
     def unrolled(self, given: Sequence[T]) -> list[T]:
-        """Return statements in which such loops are written out.
+        """Return the statements with such loops unrolled.
 
         :raises InputError: if there are too many steps, or a value does not fit; the message
             names the line
@@ -91,13 +91,13 @@ class Unrolling:
         for number in numbers:
             replacement = literal(number, loop)
             setattr(replacement, ROOM, check_fits(loop, loop.type, number))
-            once = [
+            statements = [
                 cast("QASMNode", _with(statement, loop.identifier.name, replacement))
                 for statement in loop.block
             ]
-            made = self.unrolled(once)
-            self._count(0 if made else 1, loop)
-            written += _scope(made)
+            unrolled = self.unrolled(statements)
+            self._count(0 if unrolled else 1, loop)
+            written += _scope(unrolled)
         self._depth -= 1
         return written
 
@@ -130,7 +130,7 @@ def steps(
     """Return the minimum number of steps of a block.
 
     A branch that depends on the variable of a loop counts as 0 steps, as it may not be
-    taken, and an empty round of a loop as 1 step.
+    taken. An empty round of a loop counts as 1 step.
 
     :param of: function that returns the number of steps of any other statement
     :param variables: variables of the loops around the block
@@ -185,7 +185,7 @@ def _known_branch(statement: QASMNode) -> Sequence[QASMNode] | None:
 
 
 def _scope(block: list[T]) -> list[T] | list[Box]:
-    """Put statements that declare names into a box, which is a scope."""
+    """Put statements with alias declarations into a box, which is a scope."""
     from openqasm3 import ast
 
     if not any(isinstance(one, ast.AliasStatement) for one in block):
@@ -241,14 +241,14 @@ def _with(node: Value, name: str, number: Expression) -> Value:
         raise refusal(used, f"{name} is the variable of a loop: use another name")
     if not isinstance(node, ast.QASMNode):
         return node
-    kept = {"identifier", "name", "span"}
+    unchanged = {"identifier", "name", "span"}
     if isinstance(node, ast.ForInLoop) and node.identifier.name == name:
-        kept.add("block")  # the block has its own variable of that name
-    made = copy.copy(node)
+        unchanged.add("block")  # the block has its own variable of that name
+    copied = copy.copy(node)
     for key, one in vars(node).items():
-        if key not in kept:
-            setattr(made, key, _with(one, name, number))
-    return made
+        if key not in unchanged:
+            setattr(copied, key, _with(one, name, number))
+    return copied
 
 
 def _uses(node: Value) -> Identifier | None:
@@ -261,7 +261,7 @@ def _uses(node: Value) -> Identifier | None:
 
 
 def check_values(loop: ForInLoop) -> None:
-    """Refuse a loop over numbers that do not fit its variable's type."""
+    """Reject a loop over numbers that do not fit its variable's type."""
     numbers = loop_values(loop.set_declaration) or ()
     ends = (
         (numbers[0], numbers[-1]) if isinstance(numbers, range) and numbers else numbers
@@ -271,9 +271,9 @@ def check_values(loop: ForInLoop) -> None:
 
 
 def check_fits(statement: QASMNode, type_: ClassicalType, number: int) -> range:
-    """Refuse a number that does not fit its type, which would silently change it.
+    """Reject a number that does not fit its type: the type would silently change it.
 
-    :returns: the numbers of the type
+    :returns: the numbers that the type allows
     """
     from openqasm3 import ast
 

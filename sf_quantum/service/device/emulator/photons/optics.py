@@ -1,4 +1,4 @@
-"""Experiments in linear optics, checked and simulated by Perceval.
+"""The check and the simulation of experiments in linear optics, with Perceval.
 
 Only separate processes import Perceval, which takes a second.
 """
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from perceval import Circuit, NoiseModel
 
 CIRCUIT, ZIPPED = ":PCVL:ACircuit:", ":PCVL:zip:"
+# Limits on a circuit: bytes when unpacked, components, and depth of circuits in circuits.
 MOST_BYTES = 4 * 2**20
 MOST_COMPONENTS = 10_000
 MOST_DEPTH = 20
+# largest deviation of the product of a matrix and its adjoint from the identity
 UNITARY_ERROR = 1e-6
-# the components that a circuit may have, and their parameters; "circuit" contains others
+# the components of circuits, with their parameters; a "circuit" contains further components
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "beam_splitter": ("theta", "phi_tl", "phi_bl", "phi_tr", "phi_br"),
     "phase_shifter": ("phi", "max_error"),
@@ -41,17 +43,17 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "barrier": (),
     "circuit": (),
 }
-# Maximum number of nested parentheses and negations: with each, Perceval needs 4 times as
-# long to refuse a condition, 8 s with 12.
+# Maximum number of nested parentheses and negations. Each makes Perceval take 4 times as long
+# to reject a condition: 8 s with 12.
 MOST_NESTED = 6
 # Maximum number of shots that are sampled in one call.
 BATCH = 100_000
 
 
 def check(experiment: PhotonicExperiment) -> None:
-    """Refuse an experiment that cannot be simulated.
+    """Reject an experiment that cannot be simulated.
 
-    :raises InputError: if it cannot be simulated; the message says why
+    :raises InputError: if the experiment cannot be simulated; the message says why
     """
     _circuit(experiment)
     _condition(experiment)
@@ -62,13 +64,13 @@ def simulate(
 ) -> dict[str, JSON]:
     """Return the counts of the Fock states that threshold detectors read.
 
-    :raises InputError: if it cannot be simulated
+    :raises InputError: if the experiment cannot be simulated
     """
     import exqalibur
     import perceval
     from perceval.runtime import SimulatedComputer
 
-    # More threads would not always repeat the samples of a seed.
+    # With more threads, the same seed would not always give the same samples.
     exqalibur.Config.compute_max_thread_count = 1
     # errors change with each attempt
     seed = (parameters.get("seed") or 0) + (noise.seed if noise else 0)
@@ -83,8 +85,8 @@ def simulate(
     shots = shots_of(parameters)
     read = Counter[tuple[int, ...]]()
     for first in range(0, shots, BATCH):
-        some = min(BATCH, shots - first)
-        states = computer.sample_count(experiment, max_samples=some)["results"]
+        batch = min(BATCH, shots - first)
+        states = computer.sample_count(experiment, max_samples=batch)["results"]
         for state, count in states.items():
             read[tuple(min(1, photons) for photons in state)] += int(count)
     fulfils, heralded = _condition(request), request.heralded
@@ -106,7 +108,7 @@ def _noise_model(noise: Noise | None) -> NoiseModel:
     if noise is None:
         return NoiseModel()
     calibration = noise.calibration
-    # The age is rounded, so that a seed repeats the counts for a while.
+    # The age is rounded, so that for a while the same seed gives the same counts.
     present = replace(calibration, age=round(calibration.age, 2))
     rates = noise.errors.aged(present.age, present.excess)
     return NoiseModel(
@@ -118,6 +120,7 @@ def _noise_model(noise: Noise | None) -> NoiseModel:
 
 
 def _condition(experiment: PhotonicExperiment) -> Callable[[tuple[int, ...]], bool]:
+    """Read ``postselect`` as a function of the numbers of photons in the modes."""
     from perceval import BasicState, PostSelect
 
     text = experiment.postselect or ""
@@ -175,7 +178,7 @@ def _circuit(experiment: PhotonicExperiment) -> Circuit:
         matrix = numpy.asarray(circuit.compute_unitary(), dtype=complex)
     except MemoryError:
         raise
-    except Exception as error:  # three libraries raise here, and some assert
+    except Exception as error:  # three libraries raise errors here, some AssertionError
         raise InputError(f"circuit: {described(error)}") from error
     square = matrix @ matrix.conj().T
     if not numpy.allclose(square, numpy.eye(experiment.modes), atol=UNITARY_ERROR):
@@ -184,7 +187,7 @@ def _circuit(experiment: PhotonicExperiment) -> Circuit:
 
 
 def _bytes(text: str) -> bytes:
-    """Unpack a text as Perceval's ``serialize()`` makes it."""
+    """Unpack a text in the format of Perceval's ``serialize()``."""
     if text.startswith(ZIPPED):
         unpacking = zlib.decompressobj()
         packed = base64.b64decode(text.removeprefix(ZIPPED), validate=True)
@@ -218,7 +221,7 @@ def _check_component(component: Component) -> None:
             raise InputError(f"{kind}: {name} has no value")
         if not math.isfinite(parameter.real_value):
             raise InputError(f"{kind}: {name} is not finite")
-        # Perceval would refuse equal names with different values
+        # Perceval would reject parameters with the same name and different values
         parameter.ClearField("name")
     if kind == "unitary":
         if content.mat.WhichOneof("data") != "numeric" or content.use_polarization:

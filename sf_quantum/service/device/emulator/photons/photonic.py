@@ -1,4 +1,4 @@
-"""Experiments in linear optics: their reading, size and limits, without Perceval.
+"""Experiments in linear optics: their parsing, size and limits.
 
 Perceval is not imported here; see :mod:`.optics`.
 """
@@ -40,7 +40,7 @@ class PhotonicSimulator(SeparateRunner):
     limits: ComputeLimits = field(default_factory=ComputeLimits)
 
     def check(self, content: JSON, *, qubits: int) -> Size:
-        """See :meth:`.runners.Runner.check`; takes about a second at first."""
+        """See :meth:`.runners.Runner.check`; the first call takes about a second."""
         request = experiment(content)
         most = min(qubits, MOST_MODES)
         if request.modes > most:
@@ -51,7 +51,7 @@ class PhotonicSimulator(SeparateRunner):
             raise FieldError("photonic.input_state", detail)
         if problem := installation_problem():
             raise FieldError("photonic", problem)
-        # The limit is CPU time: a busy machine is not a fault of the experiment.
+        # CPU time is limited, not real time: a busy machine is not the experiment's fault.
         seconds = min(CHECK_SECONDS, self.limits.cpu_seconds)
         limits = self.limits.model_copy(update={"cpu_seconds": seconds})
         try:
@@ -96,7 +96,7 @@ def size(setup: PhotonicExperiment) -> Size:
 
 
 def check_shot(size: Size, seconds: float) -> None:
-    """Refuse an experiment with too long a shot: a slice has at least one shot.
+    """Reject an experiment with too long a shot: a slice has at least one shot.
 
     :param seconds: time of a shot on the device
     """
@@ -107,7 +107,7 @@ def check_shot(size: Size, seconds: float) -> None:
 
 
 def installation_problem() -> str | None:
-    """Return what is not installed, or ``None``; imports nothing."""
+    """Return a message if Perceval is missing, else ``None``; imports nothing."""
     if importlib.util.find_spec("perceval") is not None:
         return None
     what = "perceval-quandela is not installed (pip install 'sf-quantum[photonic]')"
