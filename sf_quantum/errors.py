@@ -17,7 +17,7 @@ class QuantumError(Exception):
 
     @property
     def lines(self) -> list[str]:
-        """The message, a line for each error."""
+        """The message, one line per error."""
         return [" ".join(str(self).split())]
 
 
@@ -28,6 +28,6 @@ class InputError(QuantumError):
 
 
 class QpuError(QuantumError):
-    """A QPU is unavailable; 75 is ``EX_TEMPFAIL`` of ``sysexits.h``."""
+    """A QPU or its service is unavailable; 75 is ``EX_TEMPFAIL`` of ``sysexits.h``."""
 
     exit_code = 75

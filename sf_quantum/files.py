@@ -18,13 +18,14 @@ from sf_quantum.errors import InputError, QuantumError
 JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | int | float | bool | None"
 # A location in a file: ("classes", "limits", "test") or ("tokens", 2, "user").
 KeyPath: TypeAlias = tuple[int | str, ...]
-# Times and amounts up to this number can be added, rounded and drawn.
+# Times and amounts up to this number can be added, rounded and plotted.
 MAX_NUMBER = 1e12
 # Deepest JSON that is read; Python's own functions fail at about 1,000.
 MAX_NESTING = 200
-# A bracket, or a string, whose brackets are not counted; the string may be unterminated.
-_NESTING = re.compile(r"[\[\]{}]|\"(?:[^\"\\]|\\.)*\"?", re.DOTALL)
-_DEPTHS = {"[": 1, "{": 1, "]": -1, "}": -1}
+# A bracket, or a string, so that brackets in strings are not counted. The string may be
+# unterminated.
+_BRACKETS_AND_TEXTS = re.compile(r"[\[\]{}]|\"(?:[^\"\\]|\\.)*\"?", re.DOTALL)
+_DEPTH_CHANGES = {"[": 1, "{": 1, "]": -1, "}": -1}
 # Errors of a path that is wrong on any machine; others, such as a full disk, are local.
 _WRONG_PATH = {
     *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
@@ -53,7 +54,7 @@ def replacing(path: str | Path, *, private: bool = False) -> Iterator[IO[bytes]]
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
-    """Yield a temporary file next to ``path``, and its name; remove the file in the end."""
+    """Yield a temporary file next to ``path``, and its name; finally remove the file."""
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: not a file; name a file that may be replaced")
@@ -70,7 +71,7 @@ def _temporary(path: Path) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a file or a folder; ``Path.exists`` of Python 3.14 hides all errors.
+    """Return whether a path exists; ``Path.exists`` of Python 3.14 would hide all errors.
 
     :raises OSError: if the path cannot be examined, or the name is too long
     """
@@ -87,13 +88,13 @@ def check_writable(path: str | Path) -> None:
     :raises QuantumError: see :func:`cannot_write`
     """
     with _temporary(Path(path)) as (file, _), file:
-        file.write(b"\n")  # a disk without room may still take an empty file
+        file.write(b"\n")  # a full disk may still accept an empty file
 
 
 def write_json(path: str | Path, content: JSON, indent: int | None = None) -> None:
     """Write JSON atomically.
 
-    :param indent: spaces for each level, for a file that people read; ``None``: one line
+    :param indent: spaces per level, for a file that people read; ``None`` writes one line
     :raises QuantumError: see :func:`cannot_write`
     """
     with replacing(path) as file:
@@ -125,9 +126,9 @@ class DuplicateKey(WrongJson):
 
 
 def unique(pairs: Sequence[tuple[str, JSON]]) -> dict[str, JSON]:
-    """Make a JSON object of its pairs (``object_pairs_hook``).
+    """Make a JSON object from its pairs (``object_pairs_hook``).
 
-    :raises DuplicateKey: if it has a key twice (RFC 8259, 4: behaviour is unpredictable)
+    :raises DuplicateKey: if a key occurs twice, which has no defined meaning (RFC 8259, 4)
     """
     content = dict(pairs)
     if len(content) < len(pairs):
@@ -147,8 +148,8 @@ def check_nesting(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_NESTING:
         return
     depth = deepest = 0
-    for match in _NESTING.finditer(text):
-        depth += _DEPTHS.get(match[0], 0)
+    for match in _BRACKETS_AND_TEXTS.finditer(text):
+        depth += _DEPTH_CHANGES.get(match[0], 0)
         deepest = max(deepest, depth)
     if deepest > MAX_NESTING:
         raise WrongJson(f"nested more than {MAX_NESTING} deep")
@@ -202,12 +203,12 @@ def cannot_read(path: str | Path, kind: str, error: Exception) -> InputError:
 
 
 def mapping(value: JSON) -> dict[str, JSON]:
-    """Return the value if it is a mapping, else an empty mapping."""
+    """Return the value if it is a mapping, otherwise an empty mapping."""
     return value if isinstance(value, dict) else {}
 
 
 def listing(value: JSON) -> list[JSON]:
-    """Return the value if it is a list, else a list of it alone; empty for ``None``."""
+    """Return a list as it is, and another value as the only item; empty for ``None``."""
     if isinstance(value, list):
         return value
     return [] if value is None else [value]
@@ -221,7 +222,7 @@ def is_number(value: JSON) -> TypeGuard[int | float]:
 
 
 def integer(value: JSON) -> int | None:
-    """Return a whole number as an int, else ``None``; 5.0 is whole, as in JSON Schema."""
+    """Return a whole number as an int; 5.0 is whole, as in JSON Schema. Otherwise ``None``."""
     return int(value) if is_number(value) and value == int(value) else None
 
 
@@ -231,12 +232,12 @@ def number(value: JSON) -> float:
 
 
 def number_or_null(value: JSON) -> int | float | None:
-    """Return the value if it is a number, else ``None``."""
+    """Return the value if it is a number, otherwise ``None``."""
     return value if is_number(value) else None
 
 
 def describe_missing(error: Exception) -> str:
-    """Describe what is missing in a file's content, from the error raised on access."""
+    """Describe what a file's content lacks, from the error that was raised on access."""
     return f"no {error}" if isinstance(error, KeyError) else str(error)
 
 

@@ -1,4 +1,4 @@
-"""The plugin that StreamFlow loads, and the names for use in StreamFlow files."""
+"""The plugin that StreamFlow loads, and the types that StreamFlow files can name."""
 
 from __future__ import annotations
 

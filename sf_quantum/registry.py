@@ -19,8 +19,8 @@ class Registry(Generic[T]):
 
     A plug-in is imported only when it is loaded.
 
-    :param group: the group's name
-    :param kind: what messages call an entry, such as ``sampler``
+    :param group: name of the entry points' group
+    :param kind: noun for an entry in messages, such as ``sampler``
     """
 
     def __init__(self, group: str, kind: str) -> None:
@@ -32,7 +32,7 @@ class Registry(Generic[T]):
         return sorted(self._registered())
 
     def load(self, name: str) -> T:
-        """Load the entry of a name.
+        """Load the plug-in with a name.
 
         :raises InputError: if there is no such entry, or its package cannot be imported
         """
@@ -47,19 +47,22 @@ class Registry(Generic[T]):
         return loaded
 
     def _registered(self) -> dict[str, EntryPoint]:
-        entries = _installed(self._group, tuple(map(_state, sys.path)))
+        entries = _installed(self._group, tuple(map(_folder_state, sys.path)))
         return {entry.name: entry for entry in entries}
 
 
-def _state(path: str) -> tuple[str, int]:
-    """Return a folder of packages, and when a package was last installed or removed there."""
+def _folder_state(path: str) -> tuple[str, int]:
+    """Return a folder of packages, and when its list of packages last changed."""
     try:
         return path, os.stat(path or ".").st_mtime_ns
-    except OSError:  # Python also accepts a missing folder
+    except OSError:  # Python accepts missing folders in sys.path
         return path, 0
 
 
 @lru_cache(maxsize=32)
 def _installed(group: str, paths: tuple[tuple[str, int], ...]) -> EntryPoints:
-    """Read the files of all packages: cached, as this takes as long as some requests."""
+    """Read all packages' entry points; cached, as this takes as long as some requests.
+
+    :param paths: part of the cache key, so that changed folders are read again
+    """
     return entry_points(group=group)

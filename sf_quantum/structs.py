@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+# function that converts a value of JSON
 Reader = Callable[[JSON], object]
+# maximum number of characters of a value in a message
 _MAX_SHOWN = 60
 
 
@@ -42,13 +44,13 @@ class WrongValue(ValueError):
         self._where = where
 
     def within(self, part: str) -> WrongValue:
-        """Return the error as seen from the object, or the list, that contains the part."""
-        joint = "." if self._where and not self._where.startswith("[") else ""
-        return WrongValue(self._what, f"{part}{joint}{self._where}")
+        """Return the error with ``part``, a key or an index, put before its path."""
+        separator = "." if self._where and not self._where.startswith("[") else ""
+        return WrongValue(self._what, f"{part}{separator}{self._where}")
 
 
 def expected(right: str, value: JSON) -> WrongValue:
-    """Return the error for a value in place of ``right``, a text such as ``a list``."""
+    """Return the error for a value where ``right`` (such as ``a list``) is expected."""
     if isinstance(value, dict | list):
         shown = "an object" if isinstance(value, dict) else "a list"
     else:
@@ -57,13 +59,13 @@ def expected(right: str, value: JSON) -> WrongValue:
 
 
 def read(kind: type[T], content: JSON, **values: object) -> T:
-    """Read an object as a dataclass with a field for each key: ``class_`` for ``class``.
+    """Read an object as a dataclass, whose fields are the keys (``class_`` for ``class``).
 
-    A field is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict`` of
-    these, ``JSON``, or is ``Annotated`` with the function that reads it. A field with a
-    default, or that may be ``None``, may be missing or ``null``. Other keys are ignored.
+    A field's type is a scalar, a ``Literal`` of texts, a dataclass, a list, tuple or ``dict``
+    of these, ``JSON``, or ``Annotated`` with the function that reads the value. A field that
+    has a default or accepts ``None`` may be missing or ``null``. Other keys are ignored.
 
-    :param values: values of fields that the caller has read
+    :param values: values of fields that the caller has already read
     :raises WrongValue: if a field is missing, or has another type
     """
     if not isinstance(content, dict):
@@ -72,7 +74,7 @@ def read(kind: type[T], content: JSON, **values: object) -> T:
         if field.name in values:
             continue
         if (value := content.get(field.key)) is not None:
-            values[field.name] = _inner(field.key, field.read, value)
+            values[field.name] = _read_inside(field.key, field.read, value)
         elif field.is_nullable:
             values[field.name] = None
         elif field.is_required:
@@ -82,6 +84,8 @@ def read(kind: type[T], content: JSON, **values: object) -> T:
 
 
 class _Field(NamedTuple):
+    """A field of a dataclass, and how it is read."""
+
     name: str
     key: str
     read: Reader
@@ -91,7 +95,8 @@ class _Field(NamedTuple):
 
 @cache
 def _fields(kind: type[DataclassInstance]) -> list[_Field]:
-    # The type JSON is recursive, which not every version of Python resolves.
+    """Return the fields of a class, each with the function that reads its value."""
+    # The type JSON is recursive, and some versions of Python cannot resolve it.
     hints = get_type_hints(kind, localns={"JSON": object}, include_extras=True)
     return [
         _Field(
@@ -99,24 +104,25 @@ def _fields(kind: type[DataclassInstance]) -> list[_Field]:
             field.name.removesuffix("_"),
             reader(hints[field.name]),
             required := field.default is field.default_factory is MISSING,
-            required and types.NoneType in get_args(_bare(hints[field.name])),
+            required
+            and types.NoneType in get_args(_without_annotation(hints[field.name])),
         )
         for field in fields(kind)
     ]
 
 
-def _bare(hint: type) -> type:
+def _without_annotation(hint: type) -> type:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 
 def reader(hint: type) -> Reader:
-    """Return the function that reads a value which is not ``null`` as a type of a field."""
+    """Return the function that reads a value of this type, except ``null``."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         read_value: Reader = inner[1]
         return read_value
     if origin is Literal:
-        return partial(_word, inner)
+        return partial(_literal, inner)
     if origin in (Union, types.UnionType):
         (other,) = [one for one in inner if one is not types.NoneType]
         return reader(other)
@@ -129,7 +135,7 @@ def reader(hint: type) -> Reader:
     return _SCALARS[hint]
 
 
-def _inner(part: int | str, reader: Reader, value: JSON) -> object:
+def _read_inside(part: int | str, reader: Reader, value: JSON) -> object:
     try:
         return reader(value)
     except WrongValue as error:
@@ -140,13 +146,13 @@ def _inner(part: int | str, reader: Reader, value: JSON) -> object:
 def _list(kind: type[list[object]], each: Reader, value: JSON) -> object:
     if not isinstance(value, list):
         raise expected("a list", value)
-    return kind(_inner(n, each, item) for n, item in enumerate(value))
+    return kind(_read_inside(n, each, item) for n, item in enumerate(value))
 
 
 def _dict(each: Reader, value: JSON) -> object:
     if not isinstance(value, dict):
         raise expected("an object", value)
-    return {key: _inner(key, each, item) for key, item in value.items()}
+    return {key: _read_inside(key, each, item) for key, item in value.items()}
 
 
 def _text(value: JSON) -> str:
@@ -155,7 +161,7 @@ def _text(value: JSON) -> str:
     return value
 
 
-def _word(words: tuple[str, ...], value: JSON) -> str:
+def _literal(words: tuple[str, ...], value: JSON) -> str:
     if value not in words:
         raise expected(" or ".join(map(str, words)), value)
     return str(value)
@@ -170,7 +176,7 @@ def _bool(value: JSON) -> bool:
 def whole(value: JSON) -> int:
     """Read a whole number.
 
-    :raises WrongValue: if the value is not one
+    :raises WrongValue: if the value is not a whole number
     """
     if (number := integer(value)) is None:
         raise expected("a whole number", value)

@@ -1,4 +1,4 @@
-"""Text for people: text from elsewhere, made safe to show, and common messages."""
+"""Text for people: external text made safe to show, formats, and common messages."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 T = TypeVar("T")
-# most characters shown of a message, or a name, from elsewhere
+# largest number of characters shown of an external message or name
 MAX_CHARACTERS = 300
 #: the first columns of a report's CSV
 PERIOD = ("from", "until")
-# the beginnings of a text that spreadsheets interpret as a formula
+# first characters of a text that spreadsheets interpret as a formula
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def escaped(text: str) -> str:
-    """Escape characters that a terminal would act on, and line breaks.
+    """Escape line breaks, and characters that control a terminal.
 
-    A byte of a file name that is not UTF-8 is shown as that byte: ``\\xe4``.
+    In a file name, a byte that is not part of valid UTF-8 is shown as ``\\xe4``.
     """
     return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:
-    if "\udc80" <= char <= "\udcff":  # how Python reads a byte that is not UTF-8
+    if "\udc80" <= char <= "\udcff":  # Python's substitute for a byte that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
     return char.encode("unicode_escape").decode()
 
@@ -38,10 +38,11 @@ def one_line(text: str) -> str:
 def shortened(text: str, max_characters: int = MAX_CHARACTERS) -> str:
     """Shorten a text of any length to one line of at most ``max_characters``.
 
-    The middle is left out: messages begin with what failed, and end with why.
+    The middle is left out, since error messages begin with the operation that failed and end
+    with the cause.
     """
     half = max_characters // 2
-    if len(text) > 4 * max_characters:  # escaping all of it would take long
+    if len(text) > 4 * max_characters:  # escaping the whole text would take long
         text = f"{text[: 2 * half]} ... {text[-2 * half :]}"
     if len(line := one_line(text)) <= max_characters:
         return line
@@ -57,17 +58,17 @@ def csv_cell(value: T) -> T | str:
 def csv_row(
     period: tuple[float | None, float], values: Iterable[str | float | None]
 ) -> list[str | float | None]:
-    """Make a row of a report's CSV: the period, texts, and numbers as plain decimals.
+    """Make a row of a report's CSV: the period, then the values, with plain decimals.
 
-    :param period: beginning and end, in seconds since the epoch; ``None`` for an open
-        beginning
+    :param period: beginning and end, in seconds since the epoch; the beginning is ``None`` if
+        it is open
     """
     cells = [decimal(v) if isinstance(v, float) else csv_cell(v) for v in values]
     return [*map(exact_utc, period), *cells]
 
 
 def decimal(value: float) -> str:
-    """Format a number as a plain decimal, to a millionth, for any spreadsheet."""
+    """Format a number with at most six decimals and no exponent, for any spreadsheet."""
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
@@ -76,7 +77,7 @@ LAST_SECOND = 253_402_300_799
 
 
 def utc(moment: float | None) -> str:
-    """Format seconds since the epoch as a time in UTC; empty for no time."""
+    """Format seconds since the epoch as a time in UTC; empty for ``None``."""
     if moment is None:
         return ""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -85,8 +86,8 @@ def utc(moment: float | None) -> str:
 def exact_utc(moment: float | None) -> str:
     """Format seconds since the epoch as :func:`utc` does, with all microseconds.
 
-    The end of a report's period is the beginning of the next one's: if either was rounded,
-    jobs would be in both reports or in none.
+    A report's period begins where the previous report's period ends. If this time were
+    rounded, some jobs would be in both reports or in neither.
     """
     if moment is None:
         return ""
@@ -94,7 +95,7 @@ def exact_utc(moment: float | None) -> str:
 
 
 def rounded(value: float) -> str:
-    """Format a number with three digits or, from 100 on, as a whole number."""
+    """Format a number with three significant digits or, from 100 on, as a whole number."""
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
@@ -107,19 +108,19 @@ def plural(number: float, noun: str) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Describe an error of a library in one line of at most 300 characters."""
+    """Describe a library's error in one line of at most 300 characters."""
     return one_line(str(error)[:2000])[:MAX_CHARACTERS] or type(error).__name__
 
 
 def closest(name: str, valid_names: Sequence[str]) -> str | None:
-    """Return the valid name that was probably meant; ``None`` if none is similar."""
+    """Return the valid name that is most similar; ``None`` if none is similar enough."""
     return next(iter(get_close_matches(name, valid_names, n=1)), None)
 
 
 def unknown(kind: str, name: str, valid_names: Sequence[str]) -> str:
-    """Return the message for an unknown name: the closest match and all known names.
+    """Return the message for an unknown name, with the closest and all valid names.
 
-    :param kind: the kind of thing that has the name, such as ``sampler``
+    :param kind: noun for what has the name, such as ``sampler``
     """
     close = closest(name, valid_names)
     meant = "" if close is None else f", did you mean {close!r}?"

@@ -1,4 +1,4 @@
-"""Validation of YAML files against a model: all errors at once, each with its key."""
+"""Validation of YAML files against a model: reports all errors, each with its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
 from sf_quantum.text import closest, unknown
 
-# messages by type of pydantic's error
+# messages by pydantic's type of error
 _MESSAGES = {
     "bool_type": "expected true or false",
     "dict_type": "expected keys and values",
@@ -33,11 +33,11 @@ _MESSAGES = {
     "path_type": "expected a path",
     "string_type": "expected text",
 }
-#: keys of a StreamFlow file; no other file that sf_quantum reads has them
+#: keys of a StreamFlow file that no other file for sf_quantum has
 STREAMFLOW = frozenset(("version", "workflows", "deployments"))
-# the similarity of a misspelt key, 0 to 1
+# similarity, from 0 to 1, from which on a key is regarded as misspelt
 _MISSPELT = 0.75
-_KEY = "[key]"  # last part of the location if the key itself is invalid (pydantic)
+_KEY = "[key]"  # last part of pydantic's location if the key itself is invalid
 
 
 def empty_mapping(content: JSON) -> JSON:
@@ -68,7 +68,7 @@ class ValidationErrors(InputError):
     """All errors of an input.
 
     :param lines: one line per error
-    :param keys: locations of the errors, as far as they are known
+    :param keys: locations of the errors, if known
     """
 
     def __init__(self, lines: list[str], keys: Sequence[KeyPath] = ()) -> None:
@@ -82,11 +82,11 @@ class ValidationErrors(InputError):
 
 
 def likeliest(content: Mapping[str, JSON], kinds: Mapping[str, Collection[str]]) -> str:
-    """Return the kind of file to which most keys of a content belong.
+    """Return the kind of file that best matches the keys of a content.
 
-    A misspelt key counts in proportion to its similarity to a key of the kind.
+    A misspelt key counts less, in proportion to its similarity to a key of the kind.
 
-    :param kinds: the keys of each kind; the first of equally likely kinds is returned
+    :param kinds: keys of each kind of file; of equally likely kinds, the first is returned
     """
 
     def likeness(kind: str) -> float:
@@ -142,15 +142,17 @@ def dotted(path: KeyPath) -> str:
 def _without_misspelt(
     model: type[Section], content: JSON, errors: list[ErrorDetails]
 ) -> list[ErrorDetails]:
-    """Leave out errors of missing keys that the message of an unknown key suggests."""
+    """Leave out the error for a missing key if the error for an unknown key suggests it."""
     meant = {
         (*parents, closest(str(key), _known_keys(model, content, parents)))
         for *parents, key in (
-            one["loc"] for one in errors if one["type"] == "extra_forbidden"
+            error["loc"] for error in errors if error["type"] == "extra_forbidden"
         )
     }
     return [
-        one for one in errors if one["type"] != "missing" or one["loc"] not in meant
+        error
+        for error in errors
+        if error["type"] != "missing" or error["loc"] not in meant
     ]
 
 
@@ -160,16 +162,18 @@ def _line(
     details: ErrorDetails,
     name: Callable[[KeyPath, JSON], str],
 ) -> str:
+    """Return the line on an error: where it is, and what is wrong."""
     path, value = details["loc"], details["input"]
     if path[-1:] == (_KEY,):
         path, value = path[:-1], None
-    # text where keys are expected may be a credential
+    # A text where keys are expected may be a credential, so it is not shown.
     if details["type"] in ("extra_forbidden", "dict_type"):
         value = None
     return f"{name(path, value)}: {_message(model, content, details)}"
 
 
 def _message(model: type[Section], content: JSON, details: ErrorDetails) -> str:
+    """Return what is wrong, and for misspelt words what is valid."""
     context = details.get("ctx", {})
     kind, value = details["type"], details["input"]
     if kind == "extra_forbidden":
@@ -187,27 +191,29 @@ def _message(model: type[Section], content: JSON, details: ErrorDetails) -> str:
 def _known_keys(
     model: type[Section], content: JSON, parents: Sequence[int | str]
 ) -> list[str]:
+    """Return the keys of the section of a model to which a path of keys leads."""
     section: type[BaseModel] | None = model
     for key in parents:
         content = mapping(content).get(str(key))
         if section is not None and key in section.model_fields:
             sections = [*_sections(section.model_fields[str(key)].annotation)]
-            # Of several sections, the one is chosen whose type the content names or, for
-            # a list, whose type is part of pydantic's location.
+            # If the annotation has several sections, the content names the type of the
+            # section or, for a list, pydantic's location contains the type.
             named = mapping(content).get("type")
             if isinstance(content, list):
                 named = next(
-                    (one for one in parents if one in map(_type, sections)), None
+                    (parent for parent in parents if parent in map(_type, sections)),
+                    None,
                 )
             section = next(
-                (one for one in sections if _type(one) == named),
+                (candidate for candidate in sections if _type(candidate) == named),
                 next(iter(sections), None),
             )
     return [*section.model_fields] if section is not None else []
 
 
 def _sections(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in an annotation, such as those of a list's items."""
+    """Yield the models in an annotation, such as the models of a list's items."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):

@@ -1,7 +1,7 @@
-"""The one reader of YAML files, and their writer: YAML 1.2, as StreamFlow reads it.
+"""Reading and writing of YAML 1.2, as StreamFlow reads it.
 
-A file's size, its depth and the number of values that its aliases stand for are bounded:
-aliases in a file of a kilobyte could otherwise stand for any number of values.
+A file's size, its depth and the number of values that its aliases stand for are bounded.
+Without the last bound, aliases in a file of a kilobyte could stand for billions of values.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sf_quantum.files import JSON, KeyPath, cannot_read
 
 # Largest file in bytes: ruamel reads about 200 kB a second.
 MAX_BYTES = 16 * 2**20
-# Deepest list or mapping; StreamFlow's own reader fails at about 240.
+# Deepest nesting of lists and mappings; StreamFlow's own reader fails at about 240 levels.
 MAX_DEPTH = 100
-# Most values that all aliases of a file stand for.
+# Largest number of values that all aliases of a file together stand for.
 MAX_ALIASED = 100_000
-# ruamel's message about a key or an item whose indentation differs from the one before
+# ruamel's message if a key or an item is not indented like the previous key or item
 _MISALIGNED = re.compile(
     r"expected <block end>, but found ('[?-]'|'<block \w+ start>')"
 )
@@ -41,8 +41,8 @@ class NotYamlError(ValueError):
     """Text that is not YAML, or is beyond the bounds of this reader.
 
     :param why: what is wrong
-    :param line: counted from 1; ``None`` if the whole text is wrong
-    :param column: likewise
+    :param line: line of the error, from 1; ``None`` if the whole text is wrong
+    :param column: column of the error, from 1; ``None`` if the whole text is wrong
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class NotYamlError(ValueError):
 
 
 class _Constructor(SafeConstructor):
-    """Keeps text that looks like a date as text, as CWL's readers do."""
+    """Reads a date as text, as CWL's readers do."""
 
 
 _Constructor.add_constructor(
@@ -63,10 +63,10 @@ _Constructor.add_constructor(
 
 @dataclass(frozen=True)
 class Parsed:
-    """A document, and where its values are.
+    """A document, with the lines of its values.
 
     :param content: value of the document; all keys are text
-    :param lines: line of each key and item, counted from 1; ``()`` is the document itself
+    :param lines: line of each key and item, from 1; the key ``()`` is the document itself
     """
 
     content: JSON
@@ -76,8 +76,8 @@ class Parsed:
 def parse(text: str, *, dates: bool = False) -> Parsed:
     """Parse a YAML document.
 
-    :param dates: whether to read dates as ``date``, as StreamFlow does in its own file,
-        whose schema then rejects them; else a date is text
+    :param dates: whether to read dates as ``date`` objects instead of text; StreamFlow reads
+        its own file so, and its schema then rejects the dates
     :raises NotYamlError: if the text is not YAML, or is beyond the bounds
     """
     if len(text) > MAX_BYTES:
@@ -92,8 +92,8 @@ def parse(text: str, *, dates: bool = False) -> Parsed:
             root = yaml.compose(text)
         if root is None:
             return Parsed(None, {})
-        _check(root)
-        content = _plain(yaml.constructor.construct_document(root), dates=dates)
+        _check_aliases(root)
+        content = _to_json(yaml.constructor.construct_document(root), dates=dates)
     except MaxDepthExceededError as error:
         raise _not_yaml(error, f"nested more than {MAX_DEPTH} deep") from error
     except MarkedYAMLError as error:
@@ -102,8 +102,8 @@ def parse(text: str, *, dates: bool = False) -> Parsed:
         raise NotYamlError(" ".join(str(error).split())) from error
     except NotYamlError:
         raise
-    # ruamel raises these for a value that does not fit its tag, such as !!bool maybe, and
-    # Python for an integer of 5,000 digits
+    # ruamel raises these errors for a value that does not match its tag, such as
+    # !!bool maybe; Python raises ValueError for an integer of 5,000 digits
     except (
         ArithmeticError,
         AttributeError,
@@ -112,14 +112,16 @@ def parse(text: str, *, dates: bool = False) -> Parsed:
         ValueError,
     ) as error:
         raise NotYamlError(f"a value cannot be read ({error})") from error
-    return Parsed(content, {(): root.start_mark.line + 1, **dict(_lines(root, ()))})
+    return Parsed(
+        content, {(): root.start_mark.line + 1, **dict(_line_numbers(root, ()))}
+    )
 
 
 def read(path: Path, kind: str) -> JSON:
     """Read a YAML file.
 
-    :param kind: what the file should be, for the message
-    :raises InputError: if it is missing, not YAML, or beyond the bounds
+    :param kind: noun for the file in error messages
+    :raises InputError: if the file is missing, not YAML, or beyond the bounds
     """
     try:
         return parse(path.read_text(encoding="utf-8")).content
@@ -131,30 +133,31 @@ def read(path: Path, kind: str) -> JSON:
 
 
 def dump(content: JSON) -> str:
-    """Write YAML: the innermost lists and mappings in one line each."""
-    return _dumped(content, flow=None, width=80)
+    """Format YAML, with each innermost list or mapping on one line."""
+    return _dump(content, flow=None, width=80)
 
 
 def dump_line(content: JSON) -> str:
-    """Write YAML in one line."""
-    text = _dumped(content, flow=True, width=cast("int", math.inf))
+    """Format YAML on one line."""
+    text = _dump(content, flow=True, width=cast("int", math.inf))
     return text.removesuffix("...\n").strip()
 
 
-def _dumped(content: JSON, *, flow: bool | None, width: int) -> str:
+def _dump(content: JSON, *, flow: bool | None, width: int) -> str:
+    """Return JSON as YAML."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.width = flow, width
-    # ruamel annotates this attribute as None, the type of its default
+    # Set through __dict__ for mypy: ruamel's annotation allows only the default, None.
     yaml.__dict__["sort_base_mapping_type_on_output"] = False
     yaml.representer.ignore_aliases = lambda _: True
-    text = _written(yaml, content)
+    text = _write(yaml, content)
     if "\x85" in text:  # a line break to YAML's readers, which ruamel does not escape
         yaml.allow_unicode = False
-        text = _written(yaml, content)
+        text = _write(yaml, content)
     return text
 
 
-def _written(yaml: YAML, content: JSON) -> str:
+def _write(yaml: YAML, content: JSON) -> str:
     stream = io.StringIO()
     yaml.dump(content, stream)
     return stream.getvalue()
@@ -169,19 +172,20 @@ def _not_yaml(error: MarkedYAMLError, why: str) -> NotYamlError:
     return NotYamlError(why, mark.line + 1, mark.column + 1)
 
 
-def _check(root: Node) -> None:
+def _check_aliases(root: Node) -> None:
     """Check the keys, and the number and depth of the values that aliases stand for.
 
     Merge keys (``<<``) use aliases, so the values that they merge are also bounded.
 
-    :raises MarkedYAMLError: if a key is duplicate or not text, if an alias stands for a
-        node that contains it, or if aliases stand for too many or too deep values
+    :raises MarkedYAMLError: if a key is a duplicate or not text, if an alias stands for a
+        node that contains the alias, or if aliases stand for too many or too deep values
     """
-    # Number of values and levels of each node, by its id; None while they are counted.
+    # Numbers of values and levels of each node, by the node's id; None while being counted.
     measures: dict[int, tuple[int, int] | None] = {}
     aliased = 0
 
     def measure(node: Node) -> tuple[int, int]:
+        """Return the number and depth of the values in a node, with aliases expanded."""
         nonlocal aliased
         if id(node) in measures:
             measured = measures[id(node)]
@@ -206,6 +210,7 @@ def _check(root: Node) -> None:
 
 
 def _children(node: Node) -> list[Node]:
+    """Return the values inside a node; reject keys that are not text, or occur twice."""
     if isinstance(node, SequenceNode):
         return list(node.value)
     if not isinstance(node, MappingNode):
@@ -224,12 +229,12 @@ def _marked(node: Node, why: str) -> MarkedYAMLError:
     return MarkedYAMLError(problem=why, problem_mark=node.start_mark)
 
 
-def _plain(value: object, *, dates: bool) -> JSON:
-    """Return the value with text for keys; YAML's own types are not JSON."""
+def _to_json(value: object, *, dates: bool) -> JSON:
+    """Return the value as JSON, with text for keys; reject YAML's other types."""
     if isinstance(value, dict):
-        return {str(key): _plain(item, dates=dates) for key, item in value.items()}
+        return {str(key): _to_json(item, dates=dates) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item, dates=dates) for item in value]
+        return [_to_json(item, dates=dates) for item in value]
     if value is None or isinstance(value, str | int | float):
         return value
     if dates and isinstance(value, date):
@@ -237,7 +242,7 @@ def _plain(value: object, *, dates: bool) -> JSON:
     raise NotYamlError(f"a value is of YAML's type {type(value).__name__}; write text")
 
 
-def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
+def _line_numbers(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     """Yield the location and line of each key and item below a node."""
     children: list[tuple[str | int, Node, Node]] = []
     if isinstance(node, MappingNode):
@@ -246,4 +251,4 @@ def _lines(node: Node, where: KeyPath) -> Iterator[tuple[KeyPath, int]]:
         children = [(index, item, item) for index, item in enumerate(node.value)]
     for part, marked, child in children:
         yield (*where, part), marked.start_mark.line + 1
-        yield from _lines(child, (*where, part))
+        yield from _line_numbers(child, (*where, part))

@@ -30,7 +30,7 @@ HINT_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Capacity:
-    """The slots of a classical target, and its free slots minus its waiting jobs."""
+    """The slots of a classical target; ``free`` is its free slots minus its waiting jobs."""
 
     slots: int = 1
     free: int = 1
@@ -40,7 +40,7 @@ class Capacity:
 class Reservation:
     """The part of a budget that a job on a QPU is expected to use.
 
-    :param seconds: QPU seconds; ``None`` until an estimate exists
+    :param seconds: expected QPU seconds; ``None`` until an estimate exists
     """
 
     step: str
@@ -52,18 +52,19 @@ class Reservation:
 class Attempt:
     """The latest attempt of a job: running, then exited, then completed or failed.
 
-    A failure after the command's end shows only when StreamFlow begins another attempt.
+    If the attempt fails after its command has ended, for example because outputs are missing,
+    this is noticed only when StreamFlow begins the next attempt.
 
     :param number: number of the attempt, from 1
     :param targets: targets chosen for the attempt; empty once its command has ended
     :param reserved: part of the budget that is reserved for the attempt, if it is on a QPU
-    :param unconfirmed: target, and the failure to record if the job does not complete
+    :param unconfirmed: target, and the failure that is recorded if the job does not complete
     :param failures: failures of all attempts of the job, by target
     :param quantum: whether the target is quantum; ``None`` before the decision, and after a
         failure
     :param size: size of the QPU job
-    :param reported: QPU seconds and elapsed seconds that the QPU's service estimates for a job
-        of this size, by target
+    :param reported: by target, the QPU seconds and elapsed seconds that the QPU's service
+        estimates for a job of this size
     """
 
     job: str
@@ -82,39 +83,51 @@ class Attempt:
 class SharedState:
     """The state that all filters of a run share.
 
-    :param history: earlier attempts; by default, none until the journals are read
+    :param history: times and usage of earlier attempts; by default empty, until the journals
+        are read
     """
 
     def __init__(self, history: History | None = None) -> None:
         self.history = history or History()
-        #: latest attempts of the jobs that were sent to a target and have not completed
+        #: latest attempt of each job that was sent to a target and has not completed
         self.sent: dict[str, Attempt] = {}
         #: cost of a second of QPU time, by target, reported by QPUs or set in filters
         self.costs: dict[str, float] = {}
         # Reservations of ended jobs, each with the journal's size when the job ended.
-        self._ended: list[tuple[int, Reservation]] = []
+        self._ended_reservations: list[tuple[int, Reservation]] = []
 
     def release(self, attempt: Attempt) -> None:
-        """End an attempt's reservation once the history has read the attempt's usage."""
+        """Let an attempt's reservation end as soon as the history contains its usage."""
         record = journal.current()
         if attempt.reserved is not None and record is not None:
-            self._ended.append((record.size, attempt.reserved))
+            self._ended_reservations.append((record.size, attempt.reserved))
         attempt.reserved = None
 
     def reservations(self, step: str | None = None) -> list[Reservation]:
-        """Return the reservations of a step, or of the run."""
-        self._ended = [one for one in self._ended if one[0] > self.history.offset]
+        """Return the reservations of a step, or of the whole run."""
+        self._ended_reservations = [
+            ended
+            for ended in self._ended_reservations
+            if ended[0] > self.history.offset
+        ]
         sent = (attempt.reserved for attempt in self.sent.values())
-        every = [*(reserved for _, reserved in self._ended), *filter(None, sent)]
-        return [one for one in every if step in (None, one.step)]
+        all_reservations = [
+            *(reserved for _, reserved in self._ended_reservations),
+            *filter(None, sent),
+        ]
+        return [
+            reservation
+            for reservation in all_reservations
+            if step in (None, reservation.step)
+        ]
 
 
-# The state ends with its journal, since a process may drive several runs in sequence.
+# A run's state is dropped with its journal: a process may drive several runs in sequence.
 _states: WeakKeyDictionary[journal.Journal, SharedState] = WeakKeyDictionary()
 
 
 def shared_state() -> SharedState:
-    """Return the state that the filters of this run share; without a journal, a new state."""
+    """Return the state that this run's filters share; if there is no journal, a new state."""
     record = journal.current()
     if record is None:
         return SharedState()
@@ -143,10 +156,11 @@ class Estimates:
             attempt.reported[target] = reported
 
     def times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
-        """The expected times of an attempt on a quantum target, and whether they are reliable.
+        """Return the expected times of an attempt on a QPU, and whether they are reliable.
 
-        The times of earlier jobs are used if the QPU reports usage, else the service's
-        estimate for a job of this size, else the hint, which is not reliable.
+        The first known of these is used: the times of earlier jobs, if the QPU reports its
+        usage; the service's estimate for a job of this size; the hint, which is not reliable;
+        the times of earlier jobs on a QPU that does not report its usage.
         """
         measured = self._history.times(attempt.step, target)
         if measured is not None and target not in self._history.unmetered:
@@ -162,10 +176,10 @@ class Estimates:
     def total_seconds(
         self, attempt: Attempt, target: str, times: JobTimes | None
     ) -> float | None:
-        """The time of a job from its start to its end, if it is known.
+        """Return the time of a job from its start to its end, if known.
 
-        An estimate of the service covers only the time on the device, so a target with only
-        an estimate counts as never measured, and is tried once.
+        The service's estimate covers only the time on the device. So a target without earlier
+        jobs is regarded as not measured in spite of an estimate, and is tried once.
         """
         measured = self._history.times(attempt.step, target) is not None
         if times is None or (not measured and target in attempt.reported):
@@ -173,11 +187,11 @@ class Estimates:
         return times.total_seconds
 
     def cost(self, target: str) -> float | None:
-        """The cost of a QPU second on a target, if known."""
+        """Return the cost of a QPU second on a target, if known."""
         return self._costs.get(target, self._shared_costs.get(target))
 
     def remark(self, attempt: Attempt, target: str) -> str:
-        """Return a remark if the service's estimate replaces a different hint; else empty."""
+        """Return a remark if a service's estimate replaces a very different hint, else ""."""
         hint, estimate = attempt.rules.expected_seconds, attempt.reported.get(target)
         if hint is None or estimate is None:
             return ""
@@ -218,13 +232,13 @@ class Attempts:
         self.estimates = Estimates(self._state, costs)
 
     def begin(self, job: str, step: str, rules: StepRules) -> Attempt:
-        """Begin an attempt; record an earlier attempt that did not complete as failed."""
+        """Begin an attempt; if the previous attempt did not complete, record it as failed."""
         attempt = self._jobs.setdefault(job, Attempt(job, step, rules))
         if attempt.unconfirmed is not None:
             target, failure = attempt.unconfirmed
             if failure.cause is Obstacle.FAILED:
                 self.fail(job, target, failure.detail)
-            else:  # the job itself may be the cause, so no cooldown begins
+            else:  # no cooldown begins, since the job itself may be the cause
                 attempt.failures.setdefault(target, failure)
         self._end_attempt(attempt)
         attempt.quantum = None
@@ -246,7 +260,7 @@ class Attempts:
     def exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
 
-        :param error: message if the exit status is a failure
+        :param error: message of the failure; ``None`` if the exit status is a success
         """
         failure = Exclusion(Obstacle.OUTPUTS_MISSING)
         if error is not None:
@@ -256,7 +270,7 @@ class Attempts:
             reserved = attempt.reserved
             if error is not None or (reserved and reserved.seconds is not None):
                 self._state.release(attempt)
-            # complete() ends the reservation of an unmeasured job, whose times are known then.
+            # Otherwise complete() ends the reservation, when the job's times are known.
         self._notify_end()
 
     def _end_attempt(self, attempt: Attempt) -> None:
@@ -264,7 +278,7 @@ class Attempts:
         self._state.release(attempt)
 
     async def wait_for_job_end(self, seconds: float) -> None:
-        """Wait at most some seconds for the end of any job."""
+        """Wait until any job ends, for at most ``seconds``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._job_ended.wait()
@@ -274,7 +288,7 @@ class Attempts:
         self._job_ended = asyncio.Event()
 
     def complete(self, job: str) -> None:
-        """Record that a job has completed, including its outputs."""
+        """Record that a job has completed, and that its outputs exist."""
         attempt = self._jobs.pop(job, None)
         if attempt is not None:
             self._state.release(attempt)
@@ -284,11 +298,11 @@ class Attempts:
         self._notify_end()
 
     def reuse(self, step: str, quantum: bool) -> None:
-        """Record that a job is completed by the result of an earlier run."""
+        """Record that a job reuses the result of an earlier run, from a QPU if ``quantum``."""
         self._completed[step][quantum] += 1
 
     def kinds(self, step: str) -> tuple[int, int]:
-        """Numbers of a step's running and completed jobs on QPUs and on classical targets."""
+        """Count a step's running and completed jobs: on QPUs, and on classical targets."""
         kinds = Counter(self._completed[step])
         kinds.update(
             attempt.quantum
@@ -298,7 +312,7 @@ class Attempts:
         return kinds[True], kinds[False]
 
     def rule_out(self, job: str, target: str, why: Exclusion) -> None:
-        """Record that a target cannot run this job, without a cooldown: it may run others."""
+        """Record that a target cannot run this job; it stays available to other jobs."""
         if (attempt := self._jobs.get(job)) is not None:
             self._end_attempt(attempt)
             attempt.quantum = None
@@ -324,19 +338,19 @@ class Attempts:
         return self._jobs[job].failures if job in self._jobs else {}
 
     def running_on(self, target: str) -> list[str]:
-        """The run's jobs that were sent to a target and have not ended."""
+        """List the run's jobs that were sent to a target and have not ended."""
         return [job for job, a in self._state.sent.items() if target in a.targets]
 
     def quantum_target(
         self, attempt: Attempt, name: str, status: QpuStatus | Exclusion | None
     ) -> QuantumTarget:
-        """The current state of a quantum target.
+        """Return the current state of a quantum target.
 
-        :param status: None if its QPU was not queried because of its cooldown
+        :param status: ``None`` if the QPU was not queried because of a cooldown
         """
         failed, cooldown = attempt.failures.get(name), self.cooldown_left(name)
         if status is None:
-            # the cooldown may have ended since
+            # the cooldown may have ended after the other QPUs were queried
             cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
         if not isinstance(status, QpuStatus):
             return QuantumTarget(name, status, cooldown, failed, wait=None)
@@ -369,16 +383,17 @@ class Attempts:
         capacity: Capacity,
         predicted: float | None = None,
     ) -> ClassicalTarget:
-        """The current state of a classical target.
+        """Return the current state of a classical target.
 
-        :param predicted: predicted seconds for which its Slurm job would be pending; by
-            default, the total time of earlier jobs is used, which includes their wait
+        :param predicted: predicted seconds for which the Slurm job would be pending; without
+            a prediction, the total time of earlier jobs is used, which includes their wait
         """
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
         if times is not None and predicted is not None:
             seconds = times.total_seconds - times.pending_seconds
-        ahead = max(0, 1 - capacity.free)  # jobs that must end before this one starts
+        # number of jobs that must end before this job starts
+        ahead = max(0, 1 - capacity.free)
         rounds = -(-ahead // capacity.slots)
         return ClassicalTarget(
             name,
@@ -390,18 +405,20 @@ class Attempts:
         )
 
     def spending(self, step: str | None = None) -> Spending:
-        """The spending of a step or of the run, including all filters' reservations."""
+        """Return the spending of a step or of the run, including all filters' reservations."""
         spent, reserved = self.spent(step), self._state.reservations(step)
-        costs = (self.estimates.cost(one.target) or 0.0 for one in reserved)
-        seconds = [one.seconds or 0.0 for one in reserved]
+        costs = (
+            self.estimates.cost(reservation.target) or 0.0 for reservation in reserved
+        )
+        seconds = [reservation.seconds or 0.0 for reservation in reserved]
         return Spending(
             spent.seconds + sum(seconds),
             spent.cost + sum(s * cost for s, cost in zip(seconds, costs, strict=True)),
-            unmeasured=any(one.seconds is None for one in reserved),
+            unmeasured=any(reservation.seconds is None for reservation in reserved),
         )
 
     def spent(self, step: str | None = None) -> Spending:
-        """The past spending of a step or of the run."""
+        """Return the past spending of a step or of the run."""
         spent = self.history.spent(step)
         costs = [
             seconds * (self.estimates.cost(target) or 0.0)
@@ -410,7 +427,7 @@ class Attempts:
         return Spending(sum(spent.values()), sum(costs))
 
     def cooldown_left(self, target: str) -> Exclusion | None:
-        """The cooldown after a failure, if it has not ended."""
+        """Return the reason for a target's cooldown; ``None`` if none is in effect."""
         if target not in self._cooldowns:
             return None
         until, failure = self._cooldowns[target]
@@ -420,7 +437,7 @@ class Attempts:
         return Exclusion(Obstacle.COOLDOWN, left, detail=failure.detail)
 
     def _reserve(self, step: str, target: str, times: JobTimes | None) -> None:
-        """Reserve the expected usage of a step's running jobs, once it is known."""
+        """Reserve the expected usage of running jobs for which it was unknown until now."""
         if times is None:
             return
         for attempt in self._jobs.values():
@@ -432,13 +449,14 @@ class Attempts:
 def expected_wait(
     status: QpuStatus, running: int, times: JobTimes | None, *, measured: bool = True
 ) -> tuple[float | None, bool]:
-    """Seconds until a job submitted to a QPU now would start, if they can be estimated.
+    """Return the seconds until a job that is submitted to a QPU now would start.
 
-    :param running: the number of jobs that this run has sent to the QPU
-    :param times: times of a job on the QPU
+    :param running: number of jobs that this run has sent to the QPU
+    :param times: expected times of a job on the QPU
     :param measured: whether ``times`` are reliable, see :meth:`Estimates.times`
-    :returns: the seconds, and whether they are certain: they follow from the service's
-        ETA and from this run's jobs, not from the leases or jobs of others
+    :returns: the seconds, ``None`` if they cannot be estimated; and whether they are certain,
+        which they are if they follow only from the service's ETA and this run's jobs, not
+        from the leases or jobs of others
     """
     queue, is_known = status.eta_seconds, True
     if queue is None and (status.queue_length == 0 or times is not None):
@@ -447,15 +465,15 @@ def expected_wait(
     if queue is not None:
         # jobs sent by this run may not be queued yet; the device runs one job at a time
         device_seconds = times.device_seconds if times else 0.0
-        on_their_way = max(0, running - status.queue_length) * device_seconds
-        queue += on_their_way
-        is_known = is_known and (measured or on_their_way == 0)
+        seconds_on_the_way = max(0, running - status.queue_length) * device_seconds
+        queue += seconds_on_the_way
+        is_known = is_known and (measured or seconds_on_the_way == 0)
     taken = max(status.leases, running)
     if taken < status.vqpus:
         return queue, is_known and queue is not None
     if times is None:
         return None, False
-    # the end of a lease is unknown; the best estimate is the duration of this run's jobs
+    # Ends of leases are unknown: each lease is assumed to last as long as a job of this run.
     rounds = 1 + (taken - status.vqpus) // status.vqpus
     is_known = is_known and measured and status.leases <= running
     return max(queue or 0.0, rounds * times.total_seconds), is_known

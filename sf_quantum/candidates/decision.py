@@ -1,6 +1,6 @@
 """The decision on the target of an attempt: rules, decision, explanation.
 
-Everything is computed from plain values, without I/O, clocks and StreamFlow.
+Everything is computed from plain values, without I/O, clocks or StreamFlow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Impossible(QuantumError):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits on the seconds of QPU time and their cost; ``None``: no limit."""
+    """Limits on the seconds of QPU time and on their cost; ``None`` for no limit."""
 
     seconds: float | None = None
     cost: float | None = None
@@ -55,16 +55,16 @@ class StepRules:
     """The filter's configuration for one step; the schema describes the keys.
 
     :param forecast: source of the waits of classical targets
-    :param latest_start: time by which a QPU must grant the lease, seconds since the epoch
-    :param variables: the input that gives the number of variables
+    :param latest_start: time by which a QPU must grant the lease, in seconds since the epoch
+    :param variables: name of the input with the number of variables
     :param run: the filter's budget for the whole run
     :param step: the budget of this step
-    :param expected_seconds: hint for the lease, as are ``pattern``, ``priority`` and
-        ``reservation``
+    :param expected_seconds: hint for the lease; ``pattern``, ``priority`` and ``reservation``
+        are further hints
     :param reuses_classical: whether a resumed run reuses the result of a classical target
         although a QPU would accept the job
-    :param reads: the input that gives the number of reads
-    :param qpu_jobs: QPU jobs that each job of the step submits
+    :param reads: name of the input with the number of reads
+    :param qpu_jobs: number of QPU jobs that each job of the step submits
     :param mixed: whether jobs of the step may run on targets of both kinds in a run
     """
 
@@ -88,7 +88,7 @@ class StepRules:
     reuses_classical: bool = False
 
     def longest_wait(self, now: float) -> float | None:
-        """Return the seconds from now within which a QPU must start a job; ``None``: no limit.
+        """Return the seconds within which a QPU must start a job; ``None`` for no limit.
 
         :param now: seconds since the epoch
         """
@@ -99,7 +99,7 @@ class StepRules:
 
     @property
     def hints(self) -> LeaseHints:
-        """The hints that the QPU service gets."""
+        """The hints for the QPU service."""
         return LeaseHints(
             self.expected_seconds,
             self.pattern,
@@ -110,7 +110,7 @@ class StepRules:
 
     @property
     def predicts(self) -> bool:
-        """Whether the simulator has to predict the waits of classical targets."""
+        """Whether the rules need predictions of classical targets' waits by the simulator."""
         return self.prefer == "earliest" and self.forecast == "plan"
 
     @property
@@ -123,10 +123,10 @@ class StepRules:
 
 
 class FilterRules:
-    """A filter's configuration, with overrides for single steps in its ``steps``."""
+    """A filter's configuration; its key ``steps`` has overrides for single steps."""
 
     def __init__(self, config: Mapping[str, JSON]) -> None:
-        #: values of ``latestStart`` that are not times, by path; the rules omit them
+        #: values of ``latestStart`` that are not times, by path; the rules ignore them
         self.wrong_times: dict[KeyPath, JSON] = {}
         self._filter = self._read(config, ())
         self._steps = {
@@ -208,7 +208,7 @@ _KEYS: Mapping[str, tuple[str, Callable[[JSON], _Value | None]]] = {
 
 
 class Obstacle(Enum):
-    """A reason to exclude a target; the value is the template of its description."""
+    """A reason to exclude a target; the value is the template for its description."""
 
     TOO_LARGE = "takes up to {limit} variables, the problem has {value}"
     ABOVE_MAX_VARIABLES = (
@@ -253,6 +253,7 @@ class Obstacle(Enum):
     MAINTENANCE = "goes into maintenance in {value} s"
 
 
+# Text of Exclusion.brief, by obstacle.
 _BRIEF = {
     Obstacle.TOO_LARGE: "problem too large",
     Obstacle.ABOVE_MAX_VARIABLES: "more than maxVariables",
@@ -281,8 +282,8 @@ _BRIEF = {
     Obstacle.LATE: "would start after latestStart",
     Obstacle.MAINTENANCE: "maintenance",
 }
-# failures; the other obstacles are limits and states set by users or operators
-_TROUBLE = {
+# Failures; the other obstacles are limits, or states that users or operators have set.
+_FAILURES = {
     *(Obstacle.FAILED, Obstacle.OUTPUTS_MISSING, Obstacle.NO_RESULT, Obstacle.COOLDOWN),
     *(Obstacle.NOT_QUERIED, Obstacle.NO_ANSWER, Obstacle.STILL_SILENT),
     *(Obstacle.UNREACHABLE, Obstacle.REFUSED, Obstacle.SLURM_REFUSED, Obstacle.UNFIT),
@@ -295,8 +296,8 @@ _STATE = re.compile(r"the QPU is (\w+)")
 class Exclusion:
     """The reason why a target does not get the job.
 
-    :param value: the measured figure
-    :param limit: the limit of that figure
+    :param value: measured figure, if the cause has one
+    :param limit: limit on the figure
     :param budget: scope (run or step) and unit of the budget
     :param detail: text for the description, such as the message of the failed command
     """
@@ -309,7 +310,7 @@ class Exclusion:
 
     @property
     def brief(self) -> str:
-        """The reason in a few words, without figures, so many jobs share the same text."""
+        """The reason in a few words, without figures, so that many jobs share one text."""
         if self.cause is Obstacle.OFFLINE and (state := _STATE.match(self.detail)):
             return f"QPU {state[1]}"
         if self.cause is Obstacle.BUDGET_EXCEEDED and self.value == self.limit:
@@ -322,11 +323,11 @@ class TargetState:
     """The current state of a target.
 
     :param name: deployment/service, as in the StreamFlow file
-    :param offline: why the QPU takes no jobs, or could not be queried
-    :param cooldown: the cooldown's cause, a failure of any job
-    :param failed: the failure of an earlier attempt of this job
-    :param wait: seconds until a job submitted now would start; None if unknown
-    :param seconds: time from the job's start to its end; None if never measured
+    :param offline: reason why the QPU accepts no jobs, or could not be queried
+    :param cooldown: cause of the cooldown, which is a failure of any job on the target
+    :param failed: failure of an earlier attempt of this job on the target
+    :param wait: seconds until a job submitted now would start; ``None`` if unknown
+    :param seconds: time from the job's start to its end; ``None`` if never measured
     """
 
     name: str
@@ -338,9 +339,9 @@ class TargetState:
 
     @property
     def end(self) -> float:
-        """Seconds from now to the job's end; infinite if its start is unknown.
+        """Seconds from now to the job's end; infinite if the wait for its start is unknown.
 
-        A run time that was never measured counts as 0, so that each target is tried once.
+        A run time that was never measured is taken as 0, so that each target is tried once.
         """
         return math.inf if self.wait is None else self.wait + (self.seconds or 0.0)
 
@@ -349,16 +350,16 @@ class TargetState:
 class QuantumTarget(TargetState):
     """The current state of a quantum target.
 
-    :param qubits: variables of the largest problem that it accepts; 0 if unknown
-    :param qpu_seconds: expected charge for the job; None if unknown
+    :param qubits: largest number of variables that the QPU accepts; 0 if unknown
+    :param qpu_seconds: QPU seconds that the job will probably be charged; ``None`` if unknown
     :param cost: cost of a second of QPU time
     :param maintenance: seconds until a maintenance window, if announced
     :param load: leases and queued jobs per vQPU
     :param wait_known: whether ``wait`` follows from the service's ETA and this run's own jobs;
-        else it is a guess, which excludes no target
-    :param eta: the ETA that the service reports, in seconds; the wait is at least as long, and
-        the leases of others may make it longer by an unknown time
-    :param max_wait: longest time for which a job waits for the target, if the wait is unknown
+        otherwise it is a guess, which excludes no target
+    :param eta: the ETA that the service reports, in seconds; the wait is at least this long,
+        and others' leases may prolong it by an unknown time
+    :param max_wait: limit on a job's wait for the target, if the wait is unknown
     """
 
     qubits: int = 0
@@ -379,19 +380,19 @@ class QuantumTarget(TargetState):
 
     @property
     def known_wait(self) -> float:
-        """A certain lower bound of the seconds from now to the job's start."""
+        """Seconds from now before which the job certainly does not start."""
         wait = self.wait if self.wait_known and self.wait is not None else 0.0
         return max(wait, self.eta)
 
     @property
     def known_end(self) -> float:
-        """A certain lower bound of the seconds from now to the job's end."""
+        """Seconds from now before which the job certainly does not end."""
         return self.known_wait + (self.seconds or 0.0)
 
 
 @dataclass(frozen=True)
 class ClassicalTarget(TargetState):
-    """The current state of a classical target: whether a job would start immediately."""
+    """The current state of a classical target; if it is free, a job starts immediately."""
 
     wait: float = 0.0
     free: bool = True
@@ -401,8 +402,8 @@ class ClassicalTarget(TargetState):
 class Spending:
     """Past spending, and the expected spending of running jobs.
 
-    :param unmeasured: whether the spending of a running job is unknown, as for the first
-        job of a step; such a job reserves the rest of the budget
+    :param unmeasured: whether the spending of a running job cannot be estimated, as with the
+        first job of a step; such a job reserves the rest of the budget
     """
 
     seconds: float = 0.0
@@ -414,15 +415,15 @@ class Spending:
 class CandidateJob:
     """The job of an attempt.
 
-    :param variables: the size of its problem, if an input gives it
+    :param variables: number of variables of the job's problem, if an input states it
     :param attempt: number of the attempt, from 1
-    :param attempts_allowed: number of attempts that the failure manager allows; None if
+    :param attempts_allowed: number of attempts that the failure manager allows; ``None`` if
         unlimited or unknown
     :param spending_known: false if the journals could not be read
     :param run: spending of the whole run
     :param step: spending of the job's step
-    :param others: numbers of jobs of its step in this run, on QPUs and on classical targets,
-        if this job must run on the same kind (``mixed: refuse``)
+    :param others: with ``mixed: refuse``, the numbers of the step's jobs in this run on QPUs
+        and on classical targets; otherwise 0
     """
 
     variables: int | None = None
@@ -435,7 +436,7 @@ class CandidateJob:
 
     @property
     def is_last_attempt(self) -> bool:
-        """Whether a failure of this attempt is final."""
+        """Whether the job cannot be retried if this attempt fails."""
         allowed = self.attempts_allowed
         return allowed is not None and self.attempt >= allowed
 
@@ -443,7 +444,7 @@ class CandidateJob:
 class Basis(Enum):
     """The basis of a decision."""
 
-    #: QPUs are preferred, and one is usable
+    #: QPUs are preferred, and a QPU is usable
     QPU_PREFERRED = auto()
     #: classical targets are preferred, but none is free
     CLASSICAL_BUSY = auto()
@@ -453,11 +454,11 @@ class Basis(Enum):
     NO_CLASSICAL_USABLE = auto()
     #: the binding lists no classical target
     NO_CLASSICAL_TARGET = auto()
-    #: classical targets are preferred, and one is free
+    #: classical targets are preferred, and a classical target is free
     CLASSICAL_FREE = auto()
     #: the job is expected to end first on a classical target
     CLASSICAL_EARLIEST = auto()
-    #: the last of several attempts is not given to a QPU
+    #: the last of several attempts does not use a QPU
     LAST_ATTEMPT = auto()
     #: every QPU is excluded
     NO_QPU_USABLE = auto()
@@ -465,6 +466,7 @@ class Basis(Enum):
     NO_QUANTUM_TARGET = auto()
 
 
+# bases of decisions for a QPU
 _ON_QPU = {
     Basis.QPU_PREFERRED,
     Basis.CLASSICAL_BUSY,
@@ -480,8 +482,8 @@ class Decision:
 
     :param qpu: the best QPU, whether it was chosen or not
     :param classical: the eligible classical targets, whether chosen or not
-    :param exclusions: why targets were excluded, by their names
-    :param has_alternative: whether another target might run the job later
+    :param exclusions: reasons why targets were excluded, by target name
+    :param has_alternative: whether a later attempt might run on another target
     """
 
     basis: Basis
@@ -497,7 +499,7 @@ class Decision:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The chosen targets' names; the first one with a free slot gets the attempt."""
+        """The names of the chosen targets; the first with a free slot gets the attempt."""
         if self.quantum and self.qpu is not None:
             return (self.qpu.name,)
         return tuple(target.name for target in self.classical)
@@ -513,8 +515,8 @@ def decide(
 ) -> Decision:
     """Choose the target of an attempt.
 
-    :param now: the time at which the targets had these states, seconds since the epoch
-    :raises Impossible: if there is no classical target and no QPU can ever run the job
+    :param now: time at which the targets had these states, in seconds since the epoch
+    :raises Impossible: if there is no classical target, and no QPU can ever run the job
     """
     exclusions: dict[str, Exclusion] = {}
     quantum = [target.within(rules.longest_wait(now)) for target in quantum]
@@ -534,7 +536,7 @@ def decide(
     exclusions |= {c.name: e for c in classical if (e := c.failed or c.cooldown)}
     qpu = min((q for q in quantum if q.name not in exclusions), key=_rank, default=None)
     if qpu is None and not classical:
-        qpu = _least_bad(rules, job, quantum, exclusions)
+        qpu = _best_excluded(rules, job, quantum, exclusions)
     choices = [c for c in classical if not c.failed]
     choices = [c for c in choices if not c.cooldown] or choices or list(classical)
     basis = _basis(rules, job, qpu, choices) if quantum else Basis.NO_QUANTUM_TARGET
@@ -550,6 +552,7 @@ def _basis(
     qpu: QuantumTarget | None,
     classical: Sequence[ClassicalTarget],
 ) -> Basis:
+    """Return the basis of the choice between the best QPU and the classical targets."""
     if not classical:
         return Basis.NO_CLASSICAL_TARGET
     if qpu is not None and all(c.failed or c.cooldown for c in classical):
@@ -568,16 +571,20 @@ def _basis(
 
 
 def _rank(target: QuantumTarget) -> tuple[float, float]:
-    # the load breaks ties between ends that are a few milliseconds apart
+    # If the ends of targets differ only by milliseconds, the target with less load is best.
     return round(target.end, 2), target.load
 
 
-def _least_bad(
+def _best_excluded(
     rules: StepRules,
     job: CandidateJob,
     quantum: Sequence[QuantumTarget],
     exclusions: Mapping[str, Exclusion],
 ) -> QuantumTarget:
+    """Return the best of the excluded QPUs, for a job that has no other target.
+
+    :raises Impossible: if no QPU can ever run the job
+    """
     possible = [q for q in quantum if not any(_permanent(rules, job, q))]
     if not possible:
         reasons = [f"{name} {describe(e)}" for name, e in exclusions.items()]
@@ -593,7 +600,7 @@ def _least_bad(
 def _permanent(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions that do not end with time."""
+    """Yield the exclusions that do not end with time."""
     if target.offline and target.offline.cause is Obstacle.REFUSED:
         yield target.offline
     if (size := job.variables) is not None:
@@ -609,7 +616,7 @@ def _permanent(
 def _beyond_budget(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions due to the spending, and due to a budget of 0."""
+    """Yield the exclusions due to spending, and due to a budget of 0."""
     for budget, limit, spent in _limits(rules, job):
         price = target.cost if budget[1] == COST else 1.0
         if price == 0:
@@ -628,20 +635,20 @@ def _beyond_budget(
 def overruns(
     rules: StepRules, job: CandidateJob
 ) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """The exceeded budgets: scope and unit, spending, limit."""
+    """Yield the exceeded budgets: scope and unit, spending, limit."""
     for budget, limit, spent in _limits(rules, job):
         if _exceeds(spent, limit):
             yield budget, spent, limit
 
 
 def _exceeds(spent: float, limit: float) -> bool:
-    return spent > limit * (1 + 1e-9)  # sums are not exact
+    return spent > limit * (1 + 1e-9)  # allows for rounding errors of sums
 
 
 def _limits(
     rules: StepRules, job: CandidateJob
 ) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """The budgets that have a limit: scope and unit, limit, spending."""
+    """Yield the limited budgets: scope and unit, limit, spending."""
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is not None:
             yield (scope, "QPU seconds"), budget.seconds, spending.seconds
@@ -652,11 +659,11 @@ def _limits(
 def _temporary(
     rules: StepRules, job: CandidateJob, target: QuantumTarget, now: float
 ) -> Iterator[Exclusion]:
-    """The temporary exclusions, which may have ended by the next attempt."""
+    """Yield the temporary exclusions, which may have ended by the next attempt."""
     yield from filter(None, (target.failed, target.offline, target.cooldown))
     yield from _unknown_usage(rules, job, target)
     wait, limit = target.known_wait, rules.max_wait
-    # an unknown wait excludes no QPU: the job waits for it, at most maxWait
+    # An unknown wait excludes no QPU: the job waits for the QPU, for at most maxWait.
     if limit is not None and wait > limit:
         yield Exclusion(Obstacle.LONG_WAIT, wait, limit)
     if (latest := rules.latest_start) is not None and now + wait > latest:
@@ -668,7 +675,7 @@ def _temporary(
 def _unknown_usage(
     rules: StepRules, job: CandidateJob, target: QuantumTarget
 ) -> Iterator[Exclusion]:
-    """The exclusions due to budgets whose remainder is unknown."""
+    """Yield the exclusions due to budgets of which the remainder is unknown."""
     for scope, budget, spending in _budgets(rules, job):
         if budget.seconds is None and (budget.cost is None or target.cost == 0):
             continue
@@ -686,30 +693,30 @@ def _budgets(
 
 
 def needs_usage(rules: StepRules, decision: Decision) -> bool:
-    """Check whether only QPUs may run the job, and the remaining budget is not known yet.
+    """Return whether only QPUs may run the job, and the remaining budget is not known yet.
 
-    No preference can send such a job to another target, so it waits until the usage is known.
+    Such a job waits until the usage of running jobs is known, as no other target can run it.
     """
     qpu = decision.qpu
     return (
         decision.basis is Basis.NO_CLASSICAL_TARGET
         and qpu is not None
-        # recomputed, since a decision contains only the first obstacle of each QPU
+        # Computed again, since a decision contains only the first obstacle of each QPU.
         and any(
-            one.cause is Obstacle.USAGE_UNMEASURED
-            for one in _unknown_usage(rules, decision.job, qpu)
+            exclusion.cause is Obstacle.USAGE_UNMEASURED
+            for exclusion in _unknown_usage(rules, decision.job, qpu)
         )
     )
 
 
 def awaits_usage(rules: StepRules, decision: Decision) -> bool:
-    """Whether a QPU is preferred, and is excluded because a running job's usage is unknown."""
+    """Return whether QPUs are preferred, but a running job's unknown usage excludes them."""
     return (
         rules.prefer == "quantum"
         and decision.basis is Basis.NO_QPU_USABLE
         and any(
-            one.cause is Obstacle.USAGE_UNMEASURED
-            for one in decision.exclusions.values()
+            exclusion.cause is Obstacle.USAGE_UNMEASURED
+            for exclusion in decision.exclusions.values()
         )
     )
 
@@ -728,7 +735,7 @@ def describe(exclusion: Exclusion) -> str:
 
 
 def explain(decision: Decision) -> str:
-    """Return the reason of a decision, to follow "STEP on TARGET: " in a message."""
+    """Return the reason for a decision, to follow "STEP on TARGET: " in a message."""
     job, qpu, classical = decision.job, decision.qpu, decision.classical
     exclusions = [f"{name} {describe(e)}" for name, e in decision.exclusions.items()]
     if decision.basis is Basis.LAST_ATTEMPT:
@@ -754,7 +761,7 @@ def explain(decision: Decision) -> str:
 
 
 def brief(rules: StepRules, decision: Decision) -> str:
-    """Return briefly why a decision deviates from the preference; empty if it does not."""
+    """Return in a few words why a decision is not the preferred one; empty if it is."""
     if rules.prefer == ("quantum" if decision.quantum else "classical"):
         return ""
     if decision.basis is Basis.CLASSICAL_BUSY:
@@ -772,11 +779,11 @@ def brief(rules: StepRules, decision: Decision) -> str:
 
 
 def is_trouble(rules: StepRules, decision: Decision) -> bool:
-    """Whether a failed or silent QPU makes a decision deviate from the preference."""
+    """Return whether a failed or silent QPU kept a decision from being the preferred one."""
     excluded = decision.basis in (Basis.NO_QPU_USABLE, Basis.LAST_ATTEMPT)
     if not excluded or not brief(rules, decision):
         return False
-    return any(e.cause in _TROUBLE for e in _exclusions_of_qpus(decision))
+    return any(e.cause in _FAILURES for e in _exclusions_of_qpus(decision))
 
 
 def _exclusions_of_qpus(decision: Decision) -> list[Exclusion]:
@@ -810,5 +817,5 @@ def _describe_end(target: TargetState) -> str:
 
 
 def rounded(value: float) -> str:
-    """A figure for a message: an integer from 10 up, else two significant digits."""
+    """Format a figure for a message: with two significant digits, from 10 on as an integer."""
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"

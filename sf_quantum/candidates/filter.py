@@ -62,9 +62,10 @@ from sf_quantum.protocol.leases import A_TIME
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.text import utc
 
+# lines of a StreamFlow file with the journal, and with a failure manager, for messages
 JOURNAL = "scheduling: {scheduler: {type: sfq.journal, config: {}}}"
 MANAGER = "failureManager: {type: default, config: {max_retries: 3}}"
-# input with the number of reads, unless the filter's configuration names another input
+# name of the input with the number of reads, unless the filter's configuration names another
 READS = "reads"
 # Pause between two checks of the usage of running jobs.
 USAGE_SECONDS = 1.0
@@ -145,7 +146,7 @@ class CandidateFilter(BindingFilter):
         :returns: one quantum target, or the classical targets that may run the job
         :raises UnrecoverableWorkflowException: if no target can run the job, or if the
             configuration forbids a retry
-        :raises WorkflowDefinitionException: if the configuration does not fit the step
+        :raises WorkflowDefinitionException: if the configuration does not match the step
         """
         began = waits_since = time.monotonic()
         step = get_job_step_name(job.name)
@@ -160,10 +161,10 @@ class CandidateFilter(BindingFilter):
         while True:
             decision, qpus, replies, forecasts = await self._decide(attempt, by_name)
             if needs_usage(rules, decision):
-                # Only QPUs may run the job: it waits for the usage without limit, and maxWait
-                # applies afterwards.
+                # Only QPUs may run the job, so its wait for the usage has no limit, and
+                # maxWait applies only afterwards.
                 waits_since = time.monotonic()
-            # With a classical alternative, maxWait includes the wait for the usage.
+            # If a classical target may run the job, maxWait includes the wait for the usage.
             elif not awaits_usage(rules, decision) or (
                 waits_since + wait_limit < time.monotonic()
             ):
@@ -192,8 +193,8 @@ class CandidateFilter(BindingFilter):
         """Return why a resumed run does not reuse a job's result; empty if it does.
 
         A classical result is not reused if QPUs are preferred and a QPU would accept the job
-        now, unless ``reuseClassical`` is set. A result that ``mixed`` refuses is never
-        reused.
+        now, unless ``reuseClassical`` is set. With ``mixed: refuse``, a result is never reused
+        if other jobs of the step ran on the other kind of target.
         """
         step, name = get_job_step_name(job.name), target_name(target)
         rules = self._rules.of(step)
@@ -204,9 +205,9 @@ class CandidateFilter(BindingFilter):
             return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
         if not quantum and rules.prefer == "quantum" and not rules.reuses_classical:
             attempt = Attempt(job.name, step, rules, size=_size(self.name, job, rules))
-            by_name = {target_name(one): one for one in targets}
+            by_name = {target_name(other): other for other in targets}
             decision: Decision | None = None
-            with suppress(UnrecoverableWorkflowException):  # no target can run it
+            with suppress(UnrecoverableWorkflowException):  # no target fits now
                 decision, *_ = await self._decide(attempt, by_name)
             if decision is not None and decision.quantum:
                 return f"it ran on {name}, and {explain(decision)}"
@@ -218,7 +219,7 @@ class CandidateFilter(BindingFilter):
     ) -> tuple[
         Decision, list[QuantumTarget], dict[str, StatusReply], dict[str, Forecast]
     ]:
-        """Query the targets' current state and decide; return the decision and the state."""
+        """Query the targets' current state, and decide; return the decision and the state."""
         rules = attempt.rules
         replies, capacity, forecasts = await self._query(targets, attempt)
         self._remarks.warn_of_unknown_spending(rules, replies)
@@ -254,6 +255,7 @@ class CandidateFilter(BindingFilter):
     async def _query(
         self, targets: Mapping[str, Target], attempt: Attempt
     ) -> tuple[dict[str, StatusReply], dict[str, Capacity], dict[str, Forecast]]:
+        """Query QPUs and classical targets for their state, and update the history."""
         folder = _folder()
         sources = {
             name: source
@@ -261,7 +263,7 @@ class CandidateFilter(BindingFilter):
             if (source := status_source(target, folder, attempt.size)) is not None
         }
         classical = [targets[name] for name in targets if name not in sources]
-        # QPUs in cooldown are queried only if there is no other target
+        # QPUs in cooldown are queried only if all targets are QPUs in cooldown.
         not_in_cooldown = {
             n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
         }
@@ -303,6 +305,7 @@ class CandidateFilter(BindingFilter):
             )
 
     def _refuse_retry(self, attempt: Attempt) -> None:
+        """Fail a job if its earlier failures rule out another attempt."""
         failures = self._attempts.failures(attempt.job)
         if failures and not attempt.rules.fallback:
             target, failure = next(iter(failures.items()))
@@ -310,14 +313,16 @@ class CandidateFilter(BindingFilter):
                 f"Job {attempt.job} is not retried: {target} {describe(failure)}, and "
                 f"filter {self.name} says onFailure: fail"
             )
-        unfit = [one for one in failures.values() if one.cause is Obstacle.UNFIT]
+        unfit = [
+            failed for failed in failures.values() if failed.cause is Obstacle.UNFIT
+        ]
         if unfit and len(failures) > len(unfit):
             raise UnrecoverableWorkflowException(
                 _not_retried(attempt.job, unfit[0].detail)
             )
 
     def _refuse_wait(self, attempt: Attempt, decision: Decision) -> None:
-        """Fail a job that would wait again for a QPU that did not start it."""
+        """Fail a job that would wait again for a QPU that did not start the job in time."""
         qpu, on_qpus = decision.qpu, decision.job.others[0]
         failed = qpu.failed if qpu is not None and decision.quantum else None
         if failed is not None and (
@@ -329,17 +334,17 @@ class CandidateFilter(BindingFilter):
             )
 
     def _record_start(self, attempt: Attempt, decision: Decision, since: float) -> None:
-        """Record the target of an attempt, and pass its hints to the connector.
+        """Record the target of an attempt, and pass the step's hints to the connector.
 
-        :param since: start of the attempt's wait for a QPU, on the monotonic clock
+        :param since: time on the monotonic clock when the attempt began to wait for a QPU
         """
         self._attempts.run(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             may_retry = attempt.rules.fallback and not decision.job.is_last_attempt
             has_alternative = decision.has_alternative and may_retry
-            # Without an alternative, the wait has no limit, unless classical targets are
-            # excluded because other jobs of the step ran on QPUs.
+            # If no other target may run the job, its wait has no limit, except if classical
+            # targets are excluded because other jobs of the step ran on QPUs.
             is_limited = has_alternative or decision.job.others[0] > 0
             wait = attempt.rules.max_wait if is_limited else None
             job_hints = JobHints(attempt.rules.hints, wait, has_alternative, since)
@@ -349,13 +354,13 @@ class CandidateFilter(BindingFilter):
             run.observe(attempt.job, self._command_ended, self._attempts.complete)
 
     def _command_ended(self, job: str, status: int | None, output: str) -> None:
-        """Record the end of a job's command; called by its connector.
+        """Record the end of a job's command, which the connector reports.
 
         :raises UnrecoverableWorkflowException: if a retry is pointless
         """
         run = scheduler.current()
         target = target_name(run.get_allocation(job).target) if run else ""
-        # 0 may be a failure by CWL's permanentFailCodes, but it says nothing of the target.
+        # A tool may list 0 in CWL's permanentFailCodes, but this failure is not the target's.
         if status == 0 or exit_codes.is_success(status):
             self._attempts.exit(job, target)
             return
@@ -366,7 +371,7 @@ class CandidateFilter(BindingFilter):
                 summary = _not_retried(job, error)
                 traceback_filter().expect(logging.ERROR, job, summary)
                 raise UnrecoverableWorkflowException(summary)
-            # The input may be invalid only for this QPU.
+            # Another target may accept the input.
             unfit = Exclusion(Obstacle.UNFIT, detail=error)
             self._attempts.rule_out(job, target, unfit)
         elif job_hints.waited_out and status in (None, QpuError.exit_code):
@@ -389,7 +394,7 @@ class CandidateFilter(BindingFilter):
 
 
 def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:
-    """The size of a job's problem and its number of reads, from its inputs."""
+    """Return the size of a job's problem and its number of reads, from its inputs."""
     variables = _input(filter_name, job, "variables", rules.variables)
     reads = _input(filter_name, job, "reads", rules.reads)
     if rules.reads is None and READS in job.inputs:
@@ -399,12 +404,12 @@ def _size(filter_name: str, job: Job, rules: StepRules) -> JobSize:
 
 
 def _input(filter_name: str, job: Job, key: str, name: str | None) -> int | None:
-    """The value of an input that the filter's configuration names."""
+    """Return the value of an input that the filter's configuration names."""
     if name is None:
         return None
     step = get_job_step_name(job.name)
     if name not in job.inputs:
-        # a null value may belong to an input of type ``int?``
+        # an input with the value null may be of type ``int?``
         values = {name: token.value for name, token in job.inputs.items()}
         ints = sorted(n for n, v in values.items() if v is None or type(v) is int)
         suggestion = f", one of: {', '.join(ints)}" if ints else ""
@@ -426,7 +431,7 @@ def _not_retried(job: str, error: str) -> str:
 
 
 def _folder() -> Path:
-    """The folder of the StreamFlow file, the base of relative paths in its configurations."""
+    """Return the StreamFlow file's folder, the base of relative paths in configurations."""
     record = journal.current()
     return record.file.absolute().parent if record is not None else Path.cwd()
 
@@ -439,6 +444,7 @@ def _report(
     forecasts: dict[str, events.PredictedWait],
     remark: str,
 ) -> None:
+    """Log a decision, and write it into the run's journal."""
     reason = "; ".join(filter(None, (explain(decision), remark)))
     if logger.isEnabledFor(logging.INFO):
         logger.info(f"{attempt.job} on {' or '.join(decision.targets)}: {reason}")

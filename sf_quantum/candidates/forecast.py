@@ -1,7 +1,7 @@
-"""Predicted waits for nodes of classical targets on Slurm, by the simulator of ``sfq plan``.
+"""Forecasts of a job's wait for nodes on Slurm, with the simulator of ``sfq plan``.
 
-Slurm is queried for the jobs in the queue, and the simulation runs in its own thread. The
-decisions of some seconds share a forecast, which is limited in time and in number of jobs.
+Slurm is queried for the jobs in the queue, and the simulation runs in a thread. Decisions
+within a few seconds share a forecast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sf_quantum.journal import scheduler
 from sf_quantum.journal.events import PredictedWait
 from sf_quantum.threads import in_thread
 
-#: a forecast is used for this long
+#: how long decisions share a forecast
 FRESH_SECONDS = 5.0
 
 
@@ -32,8 +32,9 @@ class Forecast:
     """The predicted wait for a target's nodes.
 
     :param seconds: the predicted wait; ``None`` if it cannot be predicted
-    :param why: why the wait cannot be predicted, as text after the target's name
-    :param jobs: number of running and pending jobs of its partition
+    :param why: reason why the wait cannot be predicted, to follow the target's name in a
+        message
+    :param jobs: number of running and pending jobs in the target's partition
     :param made: time of the prediction on the monotonic clock
     """
 
@@ -62,13 +63,15 @@ class QueueForecasts:
     async def predict(
         self, targets: Iterable[Target], seconds: float
     ) -> dict[str, Forecast]:
-        """Predict the waits for nodes of classical targets, within some seconds."""
+        """Predict the waits for nodes of classical targets, within ``seconds``."""
         forecasts: dict[str, Forecast] = {}
         tasks: dict[str, asyncio.Task[Forecast]] = {}
         for target in targets:
             name = target_name(target)
             try:
-                tasks[name] = self._task(name, _connector(target), target.service)
+                tasks[name] = self._forecast_task(
+                    name, _connector(target), target.service
+                )
             except NoForecast as error:  # not cached: the target may be deployed soon
                 forecasts[name] = Forecast(why=str(error))
         if tasks:
@@ -77,10 +80,10 @@ class QueueForecasts:
         made = {name: t.result() if t.done() else late for name, t in tasks.items()}
         return forecasts | made
 
-    def _task(
+    def _forecast_task(
         self, name: str, connector: SlurmConnector, service: str | None
     ) -> asyncio.Task[Forecast]:
-        """The forecast of a target that is in progress or fresh, or else a new forecast."""
+        """Return the target's forecast if it is in progress or fresh, otherwise a new one."""
         task = self._tasks.get(name)
         if task is None or (task.done() and _is_old(task.result())):
             task = self._tasks[name] = asyncio.create_task(
@@ -94,6 +97,7 @@ def _is_old(forecast: Forecast) -> bool:
 
 
 async def _forecast(connector: SlurmConnector, service: str | None) -> Forecast:
+    """Predict the wait for nodes of a service's job, or return why it cannot be predicted."""
     try:
         queue, job = await connector.partition_queue(service)
     except NoForecast as error:
@@ -106,11 +110,12 @@ async def _forecast(connector: SlurmConnector, service: str | None) -> Forecast:
 
 
 def _predicted(queue: PartitionQueue, job: JobInQueue) -> float:
-    # most runs need no simulator
+    """Simulate a partition's queue, and return the seconds that a new job would wait."""
+    # imported here, since most runs need no simulator
     from sf_quantum.planning.simulation.waiting import QueuedJob, predicted_wait
 
-    def queued(one: JobInQueue) -> QueuedJob:
-        return QueuedJob(one.processors, one.seconds)
+    def queued(listed: JobInQueue) -> QueuedJob:
+        return QueuedJob(listed.processors, listed.seconds)
 
     return predicted_wait(
         queue.idle,
@@ -130,7 +135,7 @@ def _connector(target: Target) -> SlurmConnector:
     if run is not None:
         connector = run.context.deployment_manager.get_connector(target.deployment.name)
     if isinstance(connector, FutureConnector):
-        # a query through it would deploy the target
+        # A query through a FutureConnector would deploy the target.
         connector = connector._connector
         if connector is None:
             raise NoForecast("is not deployed yet")

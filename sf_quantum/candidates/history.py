@@ -18,16 +18,16 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
 from sf_quantum.journal.events import Event, Job, Qpu, Slurm
 
-#: number of latest jobs of a step on a target that determine its times
+#: number of a step's latest jobs on a target that determine the expected times
 MAX_JOBS = 10
-#: number of earlier runs that are read, unless more of them share the budget
+#: number of earlier runs that are read; more are read if they share the budget
 MAX_RUNS = 20
 
 logger = logging.getLogger(__name__)
 
 
 class JobTimes(NamedTuple):
-    """Seconds of a job, without its waits for the QPU.
+    """The times of a job in seconds, without its waits for the QPU.
 
     :param device_seconds: time for which the QPU ran the job
     :param qpu_seconds: time that the QPU charged for the job
@@ -48,9 +48,9 @@ class JobTimes(NamedTuple):
 
 @dataclass
 class _RecordedAttempt:
-    """An attempt of a job, as recorded so far.
+    """What the journal has recorded of an attempt so far.
 
-    :param started: time at which the job began to run; None if it has not begun
+    :param started: time at which the job began to run; ``None`` if it has not begun
     """
 
     step: str
@@ -73,9 +73,9 @@ class History:
         self.is_read = False
         #: number of bytes of this run's journal whose events have been added
         self.offset = 0
-        # position in this run's journal up to which it was read, whether added or not
+        # number of bytes of this run's journal that have been read, added or not
         self._read_offset = 0
-        self._reading: asyncio.Task[None] | None = None
+        self._reading_task: asyncio.Task[None] | None = None
         self._attempts: dict[str, _RecordedAttempt] = {}
         self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
             lambda: deque(maxlen=MAX_JOBS)
@@ -87,30 +87,33 @@ class History:
     async def update(self, seconds: float) -> None:
         """Read new events of the journals.
 
-        :param seconds: timeout, after which reading continues in the background
+        :param seconds: timeout; after it, reading continues in the background
         """
         record = journal.current()
         if record is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                if self._reading is not None:
-                    # This read may have begun before the latest events were written.
-                    await asyncio.wait([self._reading])
-                if self._reading is None or self._reading.done():
-                    self._reading = asyncio.create_task(self._read_on(record))
-                await asyncio.wait([self._reading])
+                if self._reading_task is not None:
+                    # A read in progress may have begun before the latest events were
+                    # written, so another follows.
+                    await asyncio.wait([self._reading_task])
+                if self._reading_task is None or self._reading_task.done():
+                    self._reading_task = asyncio.create_task(
+                        self._read_new_events(record)
+                    )
+                await asyncio.wait([self._reading_task])
 
     def read(self, record: Journal) -> list[tuple[Event, bool]]:
-        """Return the events since the last call, as :meth:`add` takes them; blocks."""
-        events = [] if self.is_read else list(_earlier(record))
+        """Return the events since the last call, in the form for :meth:`add`; blocks."""
+        events = [] if self.is_read else list(_earlier_events(record))
         new, self._read_offset = journal.read_on(record.path, self._read_offset)
         return [*events, *((event, True) for event in new)]
 
     def add(self, events: Iterable[tuple[Event, bool]]) -> None:
         """Update the times and the usage.
 
-        :param events: events, each with whether its usage is charged to the budget
+        :param events: pairs of an event, and whether its usage is charged to the budget
         """
         for event, is_budgeted in events:
             match event:
@@ -123,19 +126,20 @@ class History:
         self.is_read, self.offset = True, self._read_offset
 
     def times(self, step: str, target: str) -> JobTimes | None:
-        """Return the medians of a step's latest jobs on a target; None if none completed."""
+        """Return the median times of a step's latest jobs on a target; ``None`` if none."""
         latest = self._times.get((step, target))
         if not latest:
             return None
         times = JobTimes(*map(median, zip(*latest, strict=True)))
-        # the median of differences is not the difference of the medians
-        ran = median(one.other_seconds - one.pending_seconds for one in latest)
+        # Callers subtract the pending time from the total time. The difference must be the
+        # median time without pending, which the difference of two medians would not be.
+        ran = median(job.other_seconds - job.pending_seconds for job in latest)
         return times._replace(pending_seconds=times.other_seconds - ran)
 
     def spent(self, step: str | None = None) -> dict[str, float]:
         """Return the QPU seconds charged to the budget, by target.
 
-        :param step: step whose seconds are returned; None for all steps
+        :param step: step whose seconds are returned; ``None`` for all steps
         """
         totals: defaultdict[str, float] = defaultdict(float)
         for (spender, target), seconds in self._spent.items():
@@ -143,14 +147,15 @@ class History:
                 totals[target] += seconds
         return dict(totals)
 
-    async def _read_on(self, record: Journal) -> None:
+    async def _read_new_events(self, record: Journal) -> None:
         try:
-            # The event loop adds the events, so no reader sees only a part of them.
+            # The events are added on the event loop, so that no reader sees only some of them.
             self.add(await asyncio.to_thread(self.read, record))
         except (OSError, ValueError) as error:
             logger.warning("the run's journal cannot be read: %s", error)
 
     def _add_qpu_job(self, event: Qpu, is_budgeted: bool) -> None:
+        """Add a QPU job's times to its attempt, and its seconds to the spent budget."""
         attempt = self._attempts.get(event.job)
         if attempt is None:
             return
@@ -163,7 +168,7 @@ class History:
         seconds = event.qpu_seconds or 0.0
         attempt.qpu_seconds += seconds
         if is_budgeted:
-            # A recovered QPU job may already have an event with a part of its seconds.
+            # If a QPU job was recovered, an earlier event may have a part of its seconds.
             key = (event.qpu, event.qpu_job)
             before = self._charged.get(key, 0.0) if event.found else 0.0
             self._charged[key] = max(seconds, before)
@@ -175,6 +180,7 @@ class History:
             attempt.pending_seconds = max(0.0, event.started - event.submitted)
 
     def _add_status(self, event: Job) -> None:
+        """Follow an attempt from its beginning; when the job completes, add its times."""
         if event.status == "waiting":
             self._attempts[event.job] = _RecordedAttempt(event.step)
             return
@@ -195,11 +201,11 @@ class History:
             self._times[attempt.step, attempt.target].append(times)
 
 
-def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
+def _earlier_events(record: Journal) -> Iterator[tuple[Event, bool]]:
     """Yield the events of earlier runs of the StreamFlow file, oldest first.
 
-    Each event comes with whether its usage is charged to the budget of this run. A resumed
-    run shares its budget with this run, regardless of how the resumed run ended.
+    Each event is paired with whether its usage is charged to the budget of this run. A run
+    that is resumed shares its budget with this run, regardless of how it ended.
     """
     runs: list[tuple[list[Event], bool]] = []
     shares_budget = True
@@ -207,14 +213,14 @@ def _earlier(record: Journal) -> Iterator[tuple[Event, bool]]:
         shares_budget = shares_budget and run.is_resumed
         if number >= MAX_RUNS and not shares_budget:
             break
-        # A run that is still in progress has its own budget.
+        # A run that is still in progress has a separate budget.
         runs.append((run.events, shares_budget and not run.is_open))
     for events, is_budgeted in reversed(runs):
         yield from ((event, is_budgeted) for event in events)
 
 
 def earlier_runs(directory: Path, file: Path) -> Iterator[tuple[Event, bool]]:
-    """Yield the events of a file's latest runs; none is charged to a budget.
+    """Yield the events of a file's latest runs, which are not charged to a budget.
 
     :param directory: folder of the journals
     :param file: resolved path of the StreamFlow file

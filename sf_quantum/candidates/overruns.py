@@ -1,4 +1,4 @@
-"""Reports, at the end of a run, of budgets that are exceeded."""
+"""Reports of exceeded budgets at the end of a run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from sf_quantum.journal import events
 
 
 class OverrunWatch:
-    """The budgets of a filter's steps; the end of the run reports exceeded budgets.
+    """Watches the budgets of a filter's steps; reports exceeded budgets at the run's end.
 
     :param name: name of the filter
-    :param timeout: seconds for which the run's journal may be read
+    :param timeout: longest time in seconds for reading the run's journal
     """
 
     def __init__(
@@ -22,22 +22,22 @@ class OverrunWatch:
         self._attempts = attempts
         self._warnings = warnings
         self._timeout = timeout
-        # rules with a budget, by the steps that had a job on a QPU
+        # rules with a budget, by step; only steps that had a job on a QPU
         self._rules: dict[str, StepRules] = {}
 
     def watch(self, attempt: Attempt) -> None:
-        """Report at the end of the run if the budget of the attempt's step is exceeded."""
+        """Have the budgets of the attempt's step checked at the end of the run."""
         record = journal.current()
         if record is None or not attempt.rules.has_budget:
             return
         self._rules[attempt.step] = attempt.rules
-        if self._report not in record.before_end:
-            # The first callback is awaited last, when connectors have recorded the usage of
-            # the last jobs.
-            record.before_end.insert(0, self._report)
+        if self._report_overruns not in record.before_end:
+            # Callbacks run in reverse order: this callback is the last, when connectors have
+            # recorded the usage of the last jobs.
+            record.before_end.insert(0, self._report_overruns)
 
-    async def _report(self) -> None:
-        """Record the budgets that are exceeded, since a job used more than expected."""
+    async def _report_overruns(self) -> None:
+        """Record the budgets that jobs have exceeded by unexpected usage, and warn of them."""
         record = journal.current()
         await self._attempts.history.update(self._timeout)
         run, exceeded = self._attempts.spent(), {}

@@ -1,4 +1,4 @@
-"""Warnings and remarks of a filter on its targets and jobs, each given once."""
+"""A filter's warnings and remarks on its targets and jobs; each is given once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Remarks(journal.Warnings):
         super().__init__()
         self._name = name
         self._attempts = attempts
-        # reasons for missing replies since the last status, by QPU
+        # reasons for missing statuses since the QPU's last status, by QPU
         self._silences: defaultdict[str, set[Obstacle]] = defaultdict(set)
         # pairs of a step and a QPU whose service contradicts the step's hint
         self._contradicted: set[tuple[str, str]] = set()
@@ -68,7 +68,7 @@ class Remarks(journal.Warnings):
     def warn_of_mixing(
         self, attempt: Attempt, decision: Decision, kinds: tuple[int, int]
     ) -> None:
-        """Warn once per step if its jobs run on targets of both kinds."""
+        """Warn, once per step, if the step's jobs run on targets of both kinds."""
         if attempt.rules.mixed == "warn" and kinds[decision.quantum] > 0:
             self.warn(
                 f"Filter {self._name}: jobs of step {attempt.step} run on QPUs and on "
@@ -77,9 +77,10 @@ class Remarks(journal.Warnings):
             )
 
     def warn_of_silence(self, name: str, reply: StatusReply) -> None:
-        """Warn once per cause if a QPU gives no status, until it gives one again.
+        """Warn if a QPU reports no status: once per cause, until the QPU reports it again.
 
-        A job that waits for the usage of other jobs queries the QPU every second.
+        Without this rule, a job that waits for the usage of other jobs, and queries the QPU
+        every second, would repeat the warning.
         """
         if not isinstance(reply, Exclusion):
             self._silences.pop(name, None)
@@ -91,8 +92,8 @@ class Remarks(journal.Warnings):
 
     def on_hints(self, attempt: Attempt, qpus: Sequence[QuantumTarget]) -> str:
         """Return the remarks, each given once, on hints that the services contradict."""
-        # Only the names are compared: a service's estimate, and so the text, changes with
-        # each of its jobs.
+        # One remark per step and QPU: its text changes with each estimate of the service, so
+        # texts cannot be compared.
         new = {
             name: remark
             for name in (qpu.name for qpu in qpus)

@@ -1,6 +1,6 @@
 """The current state of targets: the status of QPUs, the free slots of classical targets.
 
-All queries have a timeout, even if a QPU or a connector blocks.
+Every query has a timeout, which applies even if a QPU or a connector blocks.
 """
 
 from __future__ import annotations
@@ -40,19 +40,22 @@ from sf_quantum.qpu import AuthenticationError, JobSize, QpuStatus
 from sf_quantum.qpu.selection import QpuSelection
 from sf_quantum.threads import in_thread
 
-#: queries a QPU; blocks, and raises the errors of :meth:`sf_quantum.qpu.Qpu.status`
+#: function that queries a QPU; it blocks, and raises the errors of
+#: :meth:`sf_quantum.qpu.Qpu.status`
 StatusSource: TypeAlias = Callable[[], QpuStatus]
-#: the status of a QPU, or why it is unknown
+#: the status of a QPU, or the reason why the status is unknown
 StatusReply: TypeAlias = QpuStatus | Exclusion
 
+# capacity of a target that gets no job now
 FULL = Capacity(1, 0)
-# maximum number of threads that query a QPU; each job of a scatter may send another size
+# largest number of threads that query a QPU; each job of a scatter may query for another size
 MAX_REQUESTS = 32
+# statuses of jobs that occupy a slot
 OCCUPYING = (Status.FIREABLE, Status.RUNNING)
 
 
 def target_name(target: Target) -> str:
-    """A target's name in the journal and in messages: deployment/service."""
+    """Return a target's name for the journal and messages: deployment/service."""
     parts = (target.deployment.name, target.service)
     return "/".join(part for part in parts if part)
 
@@ -64,11 +67,11 @@ def status_source(
 
     A deployment is quantum if its connector leases a QPU; a service is quantum if it has
     ``qpu: [names]``, a key of ``sfq.slurm``. The names are entries of the deployment's
-    ``qrmiConfig``, or else QPUs of the environment. A service with only ``gres: qpu:N``
-    names no QPU to query, and counts as classical.
+    ``qrmiConfig`` or, without this file, QPUs of the environment. A service with only
+    ``gres: qpu:N`` names no QPU to query, and is regarded as classical.
 
     :param folder: base of relative paths in the configuration
-    :param size: size of a job whose cost is to be reported
+    :param size: size of the job for which the QPU's service is to estimate times
     :returns: ``None`` for a classical target
     """
     deployment = target.deployment
@@ -91,7 +94,7 @@ def _service_status(
     folder: Path,
     size: JobSize | None,
 ) -> QpuStatus:
-    """Return the status of a service's QPUs, of which a job gets all."""
+    """Return the status of a service's QPUs, all of which each job gets."""
     file = config.get("qrmiConfig")
     path = str(folder / Path(str(file)).expanduser()) if file else None
     qpus = QpuSelection(names, qrmi_config=path).qpus(os.environ)
@@ -100,7 +103,7 @@ def _service_status(
 
 
 def together(statuses: Sequence[QpuStatus]) -> QpuStatus:
-    """Return the status for a job that needs several QPUs at once: the worst of each."""
+    """Return the status for a job that needs all these QPUs: worst values, total cost."""
     offline = [status for status in statuses if not status.online]
     if offline:
         return offline[0]
@@ -111,22 +114,22 @@ def together(statuses: Sequence[QpuStatus]) -> QpuStatus:
     etas = [s.eta_seconds for s in statuses if s.eta_seconds is not None]
     eta = max(etas, default=None)
     if any(s.eta_seconds is None and s.queue_length for s in statuses):
-        eta = eta or None  # an unknown ETA is no ETA of 0
+        eta = eta or None  # another ETA is unknown, so 0 would be wrong
     return replace(
         max(statuses, key=_busyness),
-        # 0 means unknown
+        # 0 qubits mean that the number is unknown
         qubits=min((s.qubits for s in statuses if s.qubits), default=0),
         queue_length=max(s.queue_length for s in statuses),
         eta_seconds=eta,
         maintenance_seconds=min(times, default=None),
         cost_per_second=sum(costs) if costs else None,
-        job_qpu_seconds=_largest([s.job_qpu_seconds for s in statuses]),
-        job_run_seconds=_largest([s.job_run_seconds for s in statuses]),
+        job_qpu_seconds=_largest_known([s.job_qpu_seconds for s in statuses]),
+        job_run_seconds=_largest_known([s.job_run_seconds for s in statuses]),
     )
 
 
-def _largest(values: list[float | None]) -> float | None:
-    """The largest of some values; ``None`` if one of them is unknown."""
+def _largest_known(values: list[float | None]) -> float | None:
+    """Return the largest value; ``None`` if a value is unknown."""
     numbers = [value for value in values if value is not None]
     return max(numbers) if len(numbers) == len(values) else None
 
@@ -140,7 +143,8 @@ def _busyness(status: QpuStatus) -> tuple[bool, float, int]:
 class _Query:
     """A query of a QPU.
 
-    :param has_thread: set once the query has its thread, so only the QPU delays the reply
+    :param has_thread: event that is set once a thread runs the query; from then on, only the
+        QPU delays the reply
     """
 
     has_thread: asyncio.Event
@@ -151,8 +155,8 @@ class _Query:
 class _Queries:
     """The queries of one QPU.
 
-    :param replies: the number of queries that have ended
-    :param silent_until: end of the QPU's cooldown, on the monotonic clock
+    :param replies: number of queries that have ended
+    :param silent_until: end of the QPU's cooldown after a late answer, on the monotonic clock
     """
 
     threads: asyncio.Semaphore = field(
@@ -166,11 +170,11 @@ class _Queries:
 class StatusPoller:
     """Queries the status of QPUs, each query in its own thread.
 
-    The number of threads per QPU is limited, and queries wait for a thread. The timeout of a
-    query starts with its thread, so many queries do not make a QPU look silent.
+    The number of threads per QPU is limited, and further queries wait for a thread. The
+    timeout of a query starts with its thread, so a QPU with many queries does not look silent.
 
     :param cooldown: seconds for which a QPU that did not answer in time is not queried
-        again, so that it delays only one decision; its late answer ends the cooldown
+        again, so that the QPU delays only one decision; its late answer ends the cooldown
     """
 
     def __init__(self, cooldown: float) -> None:
@@ -185,8 +189,8 @@ class StatusPoller:
     ) -> dict[str, StatusReply]:
         """Query all QPUs concurrently; return the replies by target name.
 
-        :param seconds: time without a reply after which a QPU counts as silent
-        :param size: size of the job that the queries concern
+        :param seconds: time without a reply after which a QPU is regarded as silent
+        :param size: size of the job for which QPUs are to estimate times
         """
         replies = await asyncio.gather(
             *(self._poll(name, seconds, size, sources[name]) for name in sources)
@@ -196,6 +200,7 @@ class StatusPoller:
     async def _poll(
         self, name: str, seconds: float, size: JobSize | None, source: StatusSource
     ) -> StatusReply:
+        """Query a QPU, and wait for its reply, unless the QPU is in a cooldown."""
         queries = self._queries[name]
         if (left := queries.silent_until - time.monotonic()) > 0:
             return Exclusion(Obstacle.STILL_SILENT, left)
@@ -213,15 +218,17 @@ class StatusPoller:
         """Query a QPU, unless a query for the same size is pending."""
         if (query := queries.pending.get(size)) is None:
             has_thread = asyncio.Event()
-            reply = asyncio.ensure_future(_ask(queries, has_thread, size, source))
+            reply = asyncio.ensure_future(
+                _query_when_free(queries, has_thread, size, source)
+            )
             query = queries.pending[size] = _Query(has_thread, reply)
         return query
 
 
 async def _has_thread(queries: _Queries, query: _Query, seconds: float) -> bool:
-    """Wait for a query's thread as long as its QPU answers other queries.
+    """Wait for a query's thread while the QPU answers other queries; return whether it runs.
 
-    :param seconds: time without any reply after which to stop waiting
+    :param seconds: time without any reply of the QPU that ends the wait
     """
     replies = -1
     while not query.has_thread.is_set() and replies != queries.replies:
@@ -231,17 +238,18 @@ async def _has_thread(queries: _Queries, query: _Query, seconds: float) -> bool:
     return query.has_thread.is_set()
 
 
-async def _ask(
+async def _query_when_free(
     queries: _Queries,
     has_thread: asyncio.Event,
     size: JobSize | None,
     source: StatusSource,
 ) -> StatusReply:
+    """Query a QPU, as soon as one of the QPU's threads is free."""
     try:
         async with queries.threads:
             has_thread.set()
-            # The thread is a daemon: a QPU that hangs does not keep the driver from
-            # ending.
+            # The thread is a daemon, so a QPU that does not answer cannot keep the driver
+            # from ending.
             reply = await asyncio.wrap_future(in_thread(partial(_reply, source)))
     finally:
         queries.replies += 1
@@ -252,13 +260,14 @@ async def _ask(
 
 
 def _reply(source: StatusSource) -> StatusReply:
+    """Query a QPU; return its status, or the reason why it could not be queried."""
     try:
         return source()
     except AuthenticationError as error:
         return Exclusion(Obstacle.REFUSED, detail=str(error))
     except QuantumError as error:
         return Exclusion(Obstacle.UNREACHABLE, detail=str(error))
-    # a vendor's package may raise anything, or exit
+    # a vendor's package may raise any exception, or exit
     except (Exception, SystemExit) as error:  # noqa: BLE001
         detail = f"{type(error).__name__}: {error}"
         return Exclusion(Obstacle.UNREACHABLE, detail=detail)
@@ -267,9 +276,10 @@ def _reply(source: StatusSource) -> StatusReply:
 async def capacities(
     targets: Iterable[Target], running_on: Callable[[str], list[str]], seconds: float
 ) -> dict[str, Capacity]:
-    """The capacities of classical targets; a target without a timely reply counts as full.
+    """Return the capacities of classical targets; one that replies too late counts as full.
 
-    :param running_on: returns the jobs sent to a target, including jobs without a slot
+    :param running_on: function that returns the jobs sent to a target, including jobs that
+        wait for a slot
     """
     run = scheduler.current()
     if run is None:
@@ -282,12 +292,12 @@ async def capacities(
         _, late = await asyncio.wait(tasks.values(), timeout=seconds)
         for task in late:
             task.cancel()
-    # a cancelled task is not done yet
+    # The cancelled tasks are not done yet.
     return {name: t.result() if t.done() else FULL for name, t in tasks.items()}
 
 
 def attempts_allowed() -> int | None:
-    """The highest number of attempts of a job, if it is limited and known."""
+    """Return the largest number of attempts of a job; ``None`` if unlimited or unknown."""
     run = scheduler.current()
     manager = run.context.failure_manager if run is not None else None
     if isinstance(manager, DummyFailureManager):
@@ -298,30 +308,33 @@ def attempts_allowed() -> int | None:
 async def _capacity(
     run: JournalScheduler, target: Target, running_on: Callable[[str], list[str]]
 ) -> Capacity:
+    """Return a target's capacity; a target whose locations cannot be listed counts as full."""
     connector = run.context.deployment_manager.get_connector(target.deployment.name)
     if connector is None:
         return Capacity()
     if isinstance(connector, FutureConnector) and not connector.deploy_event.is_set():
-        return Capacity()  # a query would deploy it
+        return Capacity()  # a query would deploy the target
     try:
         locations = await connector.get_available_locations(service=target.service)
     except WorkflowExecutionException:
         return FULL
-    except Exception as error:  # noqa: BLE001 - a site's connector may raise anything
+    except Exception as error:  # noqa: BLE001 - a site's connector may raise any error
         if logger.isEnabledFor(logging.WARNING):
             logger.warning(
                 f"Target {target_name(target)} is considered full, because listing its "
                 f"locations failed: {type(error).__name__}: {error}"
             )
         return FULL
-    parts = [_at(run, location) for location in locations.values()] or [FULL]
+    parts = [_location_capacity(run, location) for location in locations.values()] or [
+        FULL
+    ]
     slots, free = sum(c.slots for c in parts), sum(c.free for c in parts)
     waiting = sum(not _has_slot(run, job) for job in running_on(target_name(target)))
     return Capacity(max(1, slots), free - waiting)
 
 
-def _at(run: JournalScheduler, location: AvailableLocation) -> Capacity:
-    """The capacity of a location: processors if StreamFlow knows them, else slots."""
+def _location_capacity(run: JournalScheduler, location: AvailableLocation) -> Capacity:
+    """Return a location's capacity: processors if StreamFlow knows them, otherwise slots."""
     if location.hardware is not None:
         used = run.hardware_locations.get(location.name)
         cores = int(location.hardware.cores)

@@ -3,9 +3,9 @@
 ``check_file`` checks a file and the files that it names, and returns the problems, each with
 its file and line. ``document`` reads a YAML file with the line of each key, ``schema`` checks
 the keys, ``workflows`` checks one workflow, and ``preview`` predicts what a run would do now.
-``deployments`` checks the deployments, ``bindings`` the bindings of steps to them, ``qpus``
-the steps on QPUs; ``cwl`` reads and checks the steps themselves, ``tools`` the steps that
-call ``sfq``.
+``deployments`` checks the deployments, ``bindings`` the bindings of steps to deployments,
+``qpus`` the steps that run on QPUs, ``cwl`` the CWL files, and ``tools`` the steps that call
+``sfq``.
 
 Imports: candidates, checking/*, qpu, reporting.
 """
@@ -30,11 +30,11 @@ from sf_quantum.files import mapping
 class Findings:
     """The result of checking a StreamFlow file.
 
-    :param problems: problems in the file itself first, by line, then problems in the
-        files it names
-    :param remarks: oddities that do not prevent a run, in the same order
-    :param silent: reasons why QPUs or Slurms could not be queried, by name of the target or
-        deployment
+    :param problems: problems in the file itself, by line, then problems in the files that it
+        names
+    :param remarks: suspicious findings that do not prevent a run, in the same order
+    :param silent: reasons why a QPU or a Slurm cluster could not be queried, by name of the
+        target or deployment
     """
 
     problems: list[FileProblem]
@@ -47,15 +47,15 @@ class Findings:
 def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
-    The QPUs to which steps are bound are asked whether they can run these steps now, and Slurm
-    is queried for its partitions.
+    The QPUs to which steps are bound are queried for whether they can run these steps now, and
+    Slurm is queried for its partitions.
 
-    :param commands: returns the parser of ``sfq``, for the command lines of tools that call
-        it; without it, these are not checked
+    :param commands: function that returns the parser of ``sfq``, for the command lines of
+        tools that call ``sfq``; if it is missing, these are not checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
     try:
-        # An unreadable file may also be the configuration of a service.
+        # If the file cannot be read, its kind is unknown, so the error names both kinds.
         kind = "StreamFlow file or a service's configuration"
         document = Document.read(Path(path), kind, dates=True)
     except UnreadableError as error:

@@ -12,6 +12,7 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, cannot_read, mapping
 from sf_quantum.validation import dotted
 
+# largest number of valid names in a message
 SHOWN = 12
 # minimum similarity of a misspelt key to the valid key, 0 to 1
 MISSPELT = 0.8
@@ -23,8 +24,9 @@ NEAR = 0.75
 class FileProblem:
     """A problem in a file, printed as one line.
 
-    :param line: number of the line, from 1; None if the problem concerns the file as a whole
-    :param where: keys and indices from the top of the file
+    :param line: number of the line, from 1; ``None`` if the problem concerns the whole file
+    :param where: key path: keys and indices from the top of the file
+    :param what: description of the problem
     :param right: how to fix the problem
     :param remark: whether the file can run despite the problem
     """
@@ -58,9 +60,10 @@ class UnreadableError(InputError):
 
 @dataclass(frozen=True)
 class Document:
-    """A YAML mapping, and the file's name as given by the user.
+    """A YAML file whose content is a mapping.
 
-    :param lines: line of each key and item, counted from 1
+    :param name: name of the file, as given by the user
+    :param lines: line of each key and item by key path, from 1
     """
 
     name: str
@@ -71,7 +74,7 @@ class Document:
     def read(cls, path: Path, kind: str, *, dates: bool = False) -> Document:
         """Read a file as StreamFlow does.
 
-        :param kind: what the file should be ("StreamFlow file"), for the error message
+        :param kind: noun for the expected file ("StreamFlow file"), for the error message
         :param dates: see :func:`sf_quantum.yaml.parse`
         :raises UnreadableError: if the file is missing, not YAML, empty or not a mapping
         """
@@ -103,7 +106,7 @@ class Document:
         return f"{base}{rest}" if colon and isinstance(base, str) else name
 
     def problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
-        """A problem at a key, or at the nearest existing key above it."""
+        """Return a problem at a key; its line is that of the nearest existing key above."""
         above = (where[:length] for length in range(len(where), -1, -1))
         line = next(self.lines[place] for place in above if place in self.lines)
         return FileProblem(self.name, line, where, what, right)
@@ -121,7 +124,7 @@ class Document:
 
 
 def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
-    """The value and all values inside it, each with its path."""
+    """Yield the value and all values inside it, each with its key path."""
     yield where, value
     for key, item in mapping(value).items():
         yield from nested(item, (*where, key))
@@ -130,7 +133,7 @@ def nested(value: JSON, where: KeyPath) -> Iterator[tuple[KeyPath, JSON]]:
 
 
 def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
-    """Whether a missing key seems to be present under another spelling.
+    """Return whether a key is missing because it is misspelt.
 
     The misspelt key is reported, so the missing key need not be reported.
     """
@@ -140,11 +143,11 @@ def is_misspelt(key: str, content: Mapping[str, JSON]) -> bool:
 
 
 def suggestion(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """A suggestion for an unknown name.
+    """Return a suggestion for an unknown name.
 
     :param cutoff: minimum similarity, 0 to 1; lower for paths, since one missing level is a
         large part of a path
-    :returns: the closest valid name in a question, or else the valid names
+    :returns: a question with the closest valid name; if none is close, a list of the names
     """
     names = sorted(set(valid_names))
     if not names:
@@ -159,7 +162,7 @@ def suggestion(word: str, valid_names: Iterable[str], *, cutoff: float = 0.6) ->
 def near_file(path: Path) -> str | None:
     """Return a suggestion for a missing file: a similar name in the same folder, if any."""
     try:
-        names = [one.name for one in path.parent.iterdir()]
+        names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return None
     near = difflib.get_close_matches(path.name, names, 1, NEAR)

@@ -1,4 +1,4 @@
-"""Preview of a run of a StreamFlow file that would begin now; nothing is submitted."""
+"""Preview of a run of a StreamFlow file, as if it began now; nothing is submitted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.reporting.aligned import align
 
-#: name shown for the target of a step without a binding
+#: name that is shown as the target of a step without a binding
 LOCAL = "local"
 _QPU_HEADER = "QPU, technology, state, qubits, leases, jobs queued, starts in".split(
     ", "
@@ -49,8 +49,8 @@ _NUMBERS = _QPU_HEADER[3:]
 class StepPreview:
     """The targets on which a step would run.
 
-    :param targets: possible targets; the first with a free slot gets a job. Empty if no target
-        can run the step
+    :param targets: possible targets; the first target with a free slot gets a job. Empty if
+        no target can run the step
     :param why: reason for the choice
     """
 
@@ -62,11 +62,11 @@ class StepPreview:
 
 @dataclass(frozen=True)
 class Preview:
-    """What a run would do if it began now.
+    """The targets that a run would choose if it began now, and the state of its QPUs.
 
-    A run decides on the target of a quantum candidate for each attempt of a job, from the
+    A run chooses the target of a quantum candidate for each attempt of a job, based on the
     QPUs' replies at that time. The preview assumes that nothing else runs: classical targets
-    are free, and no budget is spent.
+    are free, and no budget has been spent.
 
     :param qpus: status of each QPU, by target name; the reason as text if it could not be
         queried
@@ -78,11 +78,11 @@ class Preview:
 
     @property
     def ok(self) -> bool:
-        """Whether there is a target for each step."""
+        """Whether there is a possible target for each step."""
         return all(step.targets for step in self.steps)
 
     def to_json(self) -> dict[str, JSON]:
-        """The steps and QPUs, as ``sfq run --dry-run --json`` prints them."""
+        """Return the steps and QPUs as ``sfq run --dry-run --json`` prints them."""
         return {
             "file": self.file,
             "ok": self.ok,
@@ -114,7 +114,7 @@ class Preview:
 
 
 def preview(file: Path, journals: Path) -> Preview:
-    """Query the QPUs of a file without problems, and decide on targets as its run would.
+    """Query the QPUs of a file without problems, and choose targets as a run would.
 
     :param journals: folder with the journals of earlier runs, from which run times are
         estimated
@@ -123,12 +123,16 @@ def preview(file: Path, journals: Path) -> Preview:
     deployments = Deployments(document, rules())
     names = mapping(document.content.get("workflows"))
     workflows = [Workflow(name, deployments, Qpus(document), None) for name in names]
-    bound = [(one, step, one.bound(step)) for one in workflows for step in _steps(one)]
+    bound = [
+        (workflow, step, workflow.bound(step))
+        for workflow in workflows
+        for step in _steps(workflow)
+    ]
     targets = [t for *_, b in bound if b is not None for t in b.targets.values()]
 
     @cache
     def replies(size: JobSize | None) -> dict[str, StatusReply]:
-        # A QPU's reply depends on the size: the cost of the job, and its start time.
+        # A QPU's reply depends on the size of the job: the estimated times, and the ETA.
         return poll(targets, document.folder, size)
 
     answers: dict[str, StatusReply] | None = None
@@ -142,7 +146,7 @@ def preview(file: Path, journals: Path) -> Preview:
         elif candidates := binding.candidates:
             job = _Job.read(workflow, binding, FilterRules(candidates[0]).of(step))
             sized = replies(job.size)
-            chosen, why = _decided(job, binding, candidates[0], sized, history)
+            chosen, why = _decide_targets(job, binding, candidates[0], sized, history)
             answers = answers or sized
         else:
             chosen = tuple(map(target_name, binding.targets.values()))
@@ -157,7 +161,7 @@ def preview(file: Path, journals: Path) -> Preview:
 
 
 def _steps(workflow: Workflow) -> Iterator[str]:
-    """Yield the steps that run a tool, or the steps with bindings if the CWL is unreadable."""
+    """Yield the steps that run a tool; if the CWL is unreadable, the steps with bindings."""
     tools = dict.fromkeys(tool.step for tool in workflow.process.tools)
     yield from tools or (b.path for b in workflow.bindings if b.kind == "step")
 
@@ -175,7 +179,7 @@ class _Job:
 
     @classmethod
     def read(cls, workflow: Workflow, binding: Binding, rules: StepRules) -> _Job:
-        """Read the size from the settings, as the filter reads it from the job's inputs."""
+        """Read the size from the file of inputs, where the filter reads a job's inputs."""
         settings = workflow.read_settings()
         given = settings if isinstance(settings, Document) else None
         size = ProblemSizes(workflow.process, given).smallest(binding)
@@ -192,14 +196,14 @@ class _Job:
         return cls(rules, JobSize(variables, number_of_reads), unknown)
 
 
-def _decided(
+def _decide_targets(
     job: _Job,
     binding: Binding,
     config: dict[str, JSON],
     replies: Mapping[str, StatusReply],
     history: History,
 ) -> tuple[tuple[str, ...], str]:
-    """The targets of the first attempt of a quantum candidate, and the reason."""
+    """Return the targets for a quantum candidate's first attempt, and the reason."""
     candidate = CandidateJob(variables=job.size.variables, attempt=1)
     names = [*map(target_name, binding.targets.values())]
     attempts = Attempts(_costs(config), 0.0, SharedState(history))
@@ -228,6 +232,7 @@ def _costs(config: dict[str, JSON]) -> dict[str, float]:
 
 
 def _cells(name: str, status: QpuStatus | str) -> tuple[str, ...]:
+    """Return the cells of a QPU's row."""
     if isinstance(status, str):
         return name, "-", status, "-", "-", "-", "-"
     state = (

@@ -1,10 +1,9 @@
-"""Unknown keys and wrong values, according to the schemas of StreamFlow and its plugins.
+"""Checks for unknown keys and wrong values, with the schemas of StreamFlow and its plugins.
 
-StreamFlow validates against the same schemas, but prints a dump of them, and misses errors on
-which a run fails later: misspelt keys of services, deployments and failure managers.
-This module descends the file and the schemas together. Keys of an object that no schema
-names are unknown, even if the schema permits additional ones; jsonschema validates single
-values.
+StreamFlow validates against the same schemas, but prints a dump of the schemas, and misses
+errors with which a run fails later: misspelt keys of services, deployments and failure
+managers. This module descends the file and the schemas together. Keys that no schema names
+are unknown, even if the schema permits additional keys; jsonschema validates single values.
 """
 
 from __future__ import annotations
@@ -35,11 +34,13 @@ Schema: TypeAlias = dict[str, JSON]
 
 VERSION = "v1.0"
 UNKNOWN = "unknown key"
-# keywords that the walk handles; all others concern single values and are left to jsonschema
+# Keywords that this module handles. All others concern single values, and are left to
+# jsonschema.
 WALKED = frozenset(
     "$ref $defs $id $schema allOf oneOf anyOf if then else properties patternProperties "
     "required additionalProperties unevaluatedProperties items dependentSchemas".split()
 )
+# words for the types of JSON Schema in messages
 NAMES = {
     "string": "text",
     "integer": "a whole number",
@@ -49,6 +50,7 @@ NAMES = {
     "array": "a list",
     "null": "nothing",
 }
+# By keyword of JSON Schema: the remedy for a value that violates it.
 BOUNDS = {
     "minimum": "write {} or more",
     "exclusiveMinimum": "write more than {}",
@@ -65,7 +67,7 @@ BOUNDS = {
 class Part:
     """A schema that applies to a value, and the base URI of its references.
 
-    :param lax: whether only keys are checked, since StreamFlow ignores the values
+    :param lax: whether only keys are checked, and not values, as StreamFlow ignores these
     """
 
     schema: Schema
@@ -73,11 +75,11 @@ class Part:
     lax: bool = False
 
     def sub(self, schema: JSON) -> Part:
-        """A schema inside this one; empty for ``true`` and ``false``."""
+        """Return a schema inside this schema; empty for ``true`` and ``false``."""
         return replace(self, schema=mapping(schema))
 
     def branches(self, keyword: str) -> list[Part]:
-        """The schemas of ``allOf``, ``oneOf`` or ``anyOf``."""
+        """Return the schemas of ``allOf``, ``oneOf`` or ``anyOf``."""
         branches = self.schema.get(keyword)
         return list(map(self.sub, branches)) if isinstance(branches, list) else []
 
@@ -91,7 +93,7 @@ class Part:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """The keys with one permitted value, such as ``type``, and these values."""
+        """The keys with a single permitted value, such as ``type``, each with this value."""
         return {
             key: str(mapping(sub)["const"])
             for key, sub in self.properties.items()
@@ -99,7 +101,7 @@ class Part:
         }
 
     def named(self) -> set[str]:
-        """Return the keys that the schema names, including those of unmet conditions."""
+        """Return the keys that the schema names, even under conditions that are not met."""
         keys = {*self.properties, *self.required}
         for part in [self, *self.branches("allOf")]:
             for branch in part.schema.keys() & {"then", "else"}:
@@ -109,14 +111,14 @@ class Part:
 
 @functools.cache
 def rules() -> Rules:
-    """The rules, cached since StreamFlow registers plugins again at each load."""
+    """Return the rules; cached, since StreamFlow registers plugins again at each load."""
     return Rules()
 
 
 class Rules:
-    """The rules of StreamFlow and its installed plugins for a StreamFlow file.
+    """The schemas of StreamFlow and its installed plugins for StreamFlow files.
 
-    :raises InputError: if a plugin cannot be loaded; StreamFlow would not start either
+    :raises InputError: if a plugin cannot be loaded; StreamFlow would then not start either
     """
 
     def __init__(self) -> None:
@@ -133,8 +135,8 @@ class Rules:
         self.schema = SfSchema()
         self.root: Schema = self.schema.get_config(VERSION).contents
         validator = validator_for(self.root)
-        self._whole = validator(self.root, registry=self.schema.registry)
-        self._any = validator({}, registry=self.schema.registry)
+        self._whole_validator = validator(self.root, registry=self.schema.registry)
+        self._empty_validator = validator({}, registry=self.schema.registry)
 
     def check(self, document: Document) -> Iterator[FileProblem]:
         """Find all unknown keys, missing keys and wrong values."""
@@ -147,8 +149,8 @@ class Rules:
             )
         faults = list(self._walk(document.content, [self.top()], (), {}))
         yield from starmap(document.problem, faults)
-        # Any other error on which StreamFlow rejects the file is reported as is.
-        errors = self._whole.iter_errors(document.content)
+        # If only StreamFlow's own validation finds an error, its message is reported.
+        errors = self._whole_validator.iter_errors(document.content)
         if not faults and (error := best_match(errors)):
             yield document.problem(
                 tuple(error.absolute_path),
@@ -157,28 +159,31 @@ class Rules:
             )
 
     def top(self) -> Part:
-        """The schema of the whole file."""
+        """Return the schema of the whole file."""
         return Part(self.root, self.schema.configs[VERSION])
 
     def validator(self, schema: Schema) -> Validator:
         """Return the jsonschema validator of a schema without references to its own parts."""
-        return self._any.evolve(schema=schema)
+        return self._empty_validator.evolve(schema=schema)
 
     def is_type(self, value: JSON, types: JSON) -> bool:
-        """Whether a value has one of the types; true if no types are given."""
+        """Return whether a value has one of the types; true if no types are given."""
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list):
             return True
-        return any(self._any.is_type(value, str(name)) for name in names)
+        return any(self._empty_validator.is_type(value, str(name)) for name in names)
 
     def parts(self, part: Part, value: JSON) -> Iterator[Part]:
-        """Yield a schema and those that it includes: references, conditions, alternatives."""
+        """Yield a schema, and the schemas that it includes for a value.
+
+        These are its references, the branches of its conditions, and its best alternatives.
+        """
         yield part
-        for inner in self._included(part, value):
+        for inner in self._included_parts(part, value):
             yield from self.parts(inner, value)
 
     def config(self, deployment: dict[str, JSON]) -> set[str]:
-        """The keys that the schemas name in the ``config`` of a deployment."""
+        """Return the keys that the schemas name in the ``config`` of a deployment."""
         entity: JSON = {"type": deployment.get("type"), "config": {}}
         definition = self.top().sub(mapping(self.root["$defs"])["deployment"])
         for part in self.parts(definition, entity):
@@ -187,12 +192,13 @@ class Rules:
                 return {key for inner in parts for key in inner.properties}
         return set()
 
-    def _included(self, part: Part, value: JSON) -> Iterator[Part]:
+    def _included_parts(self, part: Part, value: JSON) -> Iterator[Part]:
+        """Yield the schemas that a schema itself includes for a value; see :meth:`parts`."""
         schema = part.schema
         if isinstance(reference := schema.get("$ref"), str):
-            yield self._referred(part, reference)
+            yield self._resolve(part, reference)
         yield from part.branches("allOf")
-        if "if" in schema and not _asks_missing_type(part.sub(schema["if"]), value):
+        if "if" in schema and not _tests_missing_type(part.sub(schema["if"]), value):
             errors = self.validator(mapping(schema["if"])).iter_errors(value)
             branch = "else" if any(True for _ in errors) else "then"
             yield part.sub(schema.get(branch))
@@ -200,22 +206,23 @@ class Rules:
             if keyword in schema and (best := self._best(part, keyword, value)):
                 yield best
 
-    def _referred(self, part: Part, reference: str) -> Part:
+    def _resolve(self, part: Part, reference: str) -> Part:
         resolver = self.schema.registry.resolver(base_uri=part.base)
         contents: Schema = resolver.lookup(reference).contents
-        # urljoin cannot join a fragment to a URN, and plugins may use a URN as $id
+        # urljoin cannot join a fragment to a URN, which a plugin's $id may be.
         inside = reference.startswith("#")
         base = part.base if inside else urldefrag(urljoin(part.base, reference)).url
         return replace(part, schema=contents, base=base)
 
     def _best(self, part: Part, keyword: str, value: JSON) -> Part | None:
-        """Return the alternative of the right type with the closest kind and the most keys.
+        """Return the best alternative: right type, then closest kind, then most common keys.
 
-        The *kind* of a mapping is a key with one permitted value, such as ``type``.
+        The *kind* of a mapping is the value of a key with one permitted value, such as
+        ``type``.
         """
         branches = part.branches(keyword)
         fitting = [p for p in branches if self.is_type(value, p.schema.get("type"))]
-        if not fitting or _shortened(value, branches):
+        if not fitting or _bare_kind(value, branches):
             return None
         keys = mapping(value).keys()
 
@@ -224,8 +231,8 @@ class Rules:
             return _likeness(part, value), len(keys & named)
 
         best = max(fitting, key=likeness)
-        # The part permits the kinds of all alternatives, so that an error message can suggest
-        # any of them.
+        # The returned part permits the kinds of all alternatives, so that an error message can
+        # suggest any of them.
         kinds: Schema = {
             key: {"enum": [p.kinds[key] for p in fitting if key in p.kinds]}
             for key in best.kinds
@@ -239,16 +246,16 @@ class Rules:
         where: KeyPath,
         above: Mapping[str, str],
     ) -> Iterator[tuple[KeyPath, str, str]]:
-        """Descend the file and the schemas together.
+        """Descend the file and the schemas together; yield key path, fault and remedy.
 
-        :param above: valid keys of the mappings around the value, each with the key under
-            which its mapping contains the value
+        :param above: for each valid key of the mappings around the value, the key under which
+            that mapping contains the value
         """
         parts = [inner for part in parts for inner in self.parts(part, value)]
         for what, right in sorted(self._faults(value, parts, where)):
             yield where, what, right
         if isinstance(value, dict):
-            yield from self._keys(value, parts, where, above)
+            yield from self._walk_keys(value, parts, where, above)
         elif isinstance(value, list):
             items = [p.sub(p.schema["items"]) for p in parts if "items" in p.schema]
             for index, item in enumerate(value):
@@ -257,29 +264,30 @@ class Rules:
     def _faults(
         self, value: JSON, parts: list[Part], where: KeyPath
     ) -> set[tuple[str, str]]:
-        """Find the keywords that the value itself violates."""
+        """Return the faults of the value itself, not of the values inside it."""
         if isinstance(value, float) and not math.isfinite(value):
             return {(f"{value} is not allowed", "write a finite number")}
         faults = set()
         for part in [part for part in parts if not part.lax]:
             alone = {k: v for k, v in part.schema.items() if k not in WALKED}
             for error in self.validator(alone).iter_errors(value):
-                faults.add(_sentence(value, error, where))
+                faults.add(_describe_error(value, error, where))
             for keyword in ("oneOf", "anyOf"):
                 types = [branch.schema.get("type") for branch in part.branches(keyword)]
                 if types and not any(self.is_type(value, t) for t in types):
                     faults.add(_not_of_type(value, types))
             branches = part.branches("oneOf")
-            faults.update(_rivals(value, branches), _shortened(value, branches))
+            faults.update(_exclusive_keys(value, branches), _bare_kind(value, branches))
         return faults
 
-    def _keys(
+    def _walk_keys(
         self,
         value: dict[str, JSON],
         parts: list[Part],
         where: KeyPath,
         above: Mapping[str, str],
     ) -> Iterator[tuple[KeyPath, str, str]]:
+        """Check the keys of a mapping, and descend into its values; see :meth:`_walk`."""
         keys = {key for part in parts for key in part.named()}
         below = {key: _children(key, parts, keys) for key in value}
         for key, children in below.items():
@@ -303,12 +311,12 @@ class Rules:
     def _holder(
         self, key: str, value: dict[str, JSON], parts: list[Part]
     ) -> str | None:
-        """Return the key whose mapping may contain a key that is misplaced in this mapping."""
+        """Return the key of this mapping under which a misplaced key would be valid."""
         for part in parts:
             for name, schema in part.properties.items():
                 given = value.get(name, {})
                 inner = self.parts(part.sub(schema), mapping(given))
-                if any(key in one.properties for one in inner):
+                if any(key in inner_part.properties for inner_part in inner):
                     return name
         return None
 
@@ -316,7 +324,7 @@ class Rules:
 def _children(
     key: str, parts: list[Part], keys: set[str]
 ) -> list[Part] | tuple[str, str]:
-    """Return the schemas of the value under a key, or the key's fault and its remedy."""
+    """Return the schemas of the value under a key, or the fault of the key and a remedy."""
     children = [p.sub(p.properties[key]) for p in parts if key in p.properties]
     if children or key in keys:
         return children
@@ -329,8 +337,8 @@ def _children(
     word = "additionalProperties"
     rest = [part.schema[word] for part in parts if word in part.schema]
     if fitting or (patterns and not rest and not keys):
-        # StreamFlow does not check an entry whose name matches no pattern, such as a service
-        # named GPU, but fails on the same keys.
+        # If an entry's name matches no pattern, such as a service named GPU, StreamFlow does
+        # not check the entry, but later fails on its unknown keys. So only keys are checked.
         return fitting or [replace(part, lax=True) for _, part in patterns]
     if rest and False not in rest:
         return [part.sub(schema) for part in parts for schema in rest]
@@ -340,15 +348,19 @@ def _children(
     return (UNKNOWN, suggestion(key, keys)) if keys or rest else []
 
 
-def _asks_missing_type(condition: Part, value: JSON) -> bool:
-    """Whether ``if: type is X`` holds only because the type is missing.
+def _tests_missing_type(condition: Part, value: JSON) -> bool:
+    """Return whether a condition on ``type`` is met only because the type is missing.
 
-    Otherwise, the schemas of all connectors would apply; the missing key is reported anyway.
+    Such conditions are left out, as the schemas of all connectors would apply. The missing key
+    is reported in any case.
     """
     return "type" in condition.properties and "type" not in mapping(value)
 
 
-def _sentence(value: JSON, error: ValidationError, where: KeyPath) -> tuple[str, str]:
+def _describe_error(
+    value: JSON, error: ValidationError, where: KeyPath
+) -> tuple[str, str]:
+    """Return the fault that an error of jsonschema reports, and a remedy."""
     wanted = error.validator_value
     if error.validator == "type":
         return _not_of_type(value, wanted if isinstance(wanted, list) else [wanted])
@@ -365,6 +377,7 @@ def _sentence(value: JSON, error: ValidationError, where: KeyPath) -> tuple[str,
 
 
 def _not_of_type(value: JSON, types: list[JSON]) -> tuple[str, str]:
+    """Return the fault that a value has none of the types, and a remedy."""
     names = [NAMES.get(str(name), str(name)) for name in types if name != "null"]
     right = f"write {' or '.join(dict.fromkeys(names))}"
     if value is None:
@@ -382,13 +395,13 @@ def _shown(value: JSON) -> str:
 
 
 def _likeness(part: Part, value: JSON) -> float:
-    """The similarity of a value's kind to an alternative's kind, 0 to 1."""
+    """Return the similarity of a value's kind to an alternative's kind, 0 to 1."""
     pairs = [(str(mapping(value).get(key)), kind) for key, kind in part.kinds.items()]
     return max((SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0.0)
 
 
-def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
-    """Find a value that is only the kind of an alternative that requires more keys."""
+def _bare_kind(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
+    """Find a value that is only an alternative's kind, but the alternative needs more keys."""
     for branch in branches:
         for key, kind in branch.kinds.items():
             more = [name for name in branch.required if name != key]
@@ -398,8 +411,8 @@ def _shortened(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
     return []
 
 
-def _rivals(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
-    """Find keys that exclude each other by a ``oneOf`` of schemas with only ``required``."""
+def _exclusive_keys(value: JSON, branches: list[Part]) -> list[tuple[str, str]]:
+    """Find keys that exclude each other: ``oneOf`` whose schemas have only ``required``."""
     alone = [
         branch.required for branch in branches if set(branch.schema) == {"required"}
     ]

@@ -1,4 +1,4 @@
-"""Checks of workflows: bindings, CWL files, inputs and tools."""
+"""Checks of one workflow of a StreamFlow file: bindings, CWL files, inputs and tools."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ class Workflow:
         self._commands = commands
 
     def check(self) -> Iterator[FileProblem]:
-        """Check the bindings, the CWL file, the settings and the tools."""
+        """Check the bindings, the CWL files, the file of inputs and the tools."""
         for binding in self.bindings:
             yield from binding.check(is_step=binding.path in self.process.steps)
         yield from check_duplicates(self.bindings)
         misread = [*folders.check_files(self.document, self.config, self.where)]
         yield from misread
         yield from folders.check(self.deployments, self.bindings, self.where)
-        if not misread:  # else the parser reports false errors
-            yield from self._contents()
+        if not misread:  # otherwise the parser would report false errors
+            yield from self._check_cwl()
         yield from resources.check(self.deployments, self.process, self.bound)
         for binding in self.bindings:
             where = (*binding.where, binding.kind)
-            yield from self._path(where, binding.kind, binding.path)
-        yield from self._releases()
+            yield from self._check_path(where, binding.kind, binding.path)
+        yield from self._check_releases()
         settings = self.read_settings()
         given = settings if isinstance(settings, Document) else None
         sizes = ProblemSizes(self.process, given)
@@ -88,14 +88,14 @@ class Workflow:
         yield from self._qpus.check(self.bindings, sizes)
         tools = SfqTools(self.process, self._commands)
         values = Values(self.process, given, self.ports)
-        yield from self._settings(settings, values, tools)
-        yield from self._defaults()
+        yield from self._check_settings(settings, values, tools)
+        yield from self._check_defaults()
         yield from values.missing()
         yield from values.unequal()
-        yield from self._tools()
+        yield from self._check_commands()
         yield from tools.check()
 
-    def _contents(self) -> Iterator[FileProblem]:
+    def _check_cwl(self) -> Iterator[FileProblem]:
         """Check the CWL files."""
         problems = self.process.problems
         if not self.process.read:
@@ -119,7 +119,7 @@ class Workflow:
             return Process(unseen={"/"}, problems=[self._no_file(file, where)])
         return load(file, self.document.folder)
 
-    def _releases(self) -> Iterator[FileProblem]:
+    def _check_releases(self) -> Iterator[FileProblem]:
         """Check the steps after which allocations are released, if there is one workflow."""
         if len(mapping(self.document.content["workflows"])) > 1:
             return
@@ -128,31 +128,35 @@ class Workflow:
                 step = mapping(allocation.get("release")).get("after")
                 if isinstance(step, str):
                     where = (*where, "release", "after")
-                    yield from self._path(where, "step", step)
+                    yield from self._check_path(where, "step", step)
 
-    def _path(self, where: KeyPath, kind: str, path: str) -> Iterator[FileProblem]:
+    def _check_path(
+        self, where: KeyPath, kind: str, path: str
+    ) -> Iterator[FileProblem]:
+        """Check that the workflow has the step or port that a binding names."""
         if not path.startswith("/"):
             what = f"{path!r} is not an absolute path"
             yield self.document.problem(where, what, f"write /{path}")
             return
         paths = self.process.steps if kind == "step" else self.process.ports
-        clean = str(PurePosixPath(path))
+        normalized = str(PurePosixPath(path))
         unseen = any(
-            clean != top and is_within(clean, top) for top in self.process.unseen
+            normalized != top and is_within(normalized, top)
+            for top in self.process.unseen
         )
-        if clean not in paths and not unseen:
+        if normalized not in paths and not unseen:
             what = f"the workflow has no {kind} {path}"
-            # the right name at another level of the workflow, or else a similar path
-            named = {p for p in paths if Path(p).name == Path(clean).name}
-            right = suggestion(clean, named or paths, cutoff=0 if named else 0.4)
-            if where[-1] == "step" and clean in self.process.ports:
+            # Suggest the same name at another level of the workflow, otherwise a similar path.
+            named = {p for p in paths if Path(p).name == Path(normalized).name}
+            right = suggestion(normalized, named or paths, cutoff=0 if named else 0.4)
+            if where[-1] == "step" and normalized in self.process.ports:
                 right = f"it is a port: write port: {path}"
-            elif where[-1] == "port" and clean in self.process.steps:
+            elif where[-1] == "port" and normalized in self.process.steps:
                 right = f"it is a step: write step: {path}"
             yield self.document.problem(where, what, right)
 
     def read_settings(self) -> Document | FileProblem | None:
-        """Return the file of inputs, or the problem with it; None if none is configured."""
+        """Return the file of inputs, or the problem with it; ``None`` if not configured."""
         file = self.config.get("settings")
         if not isinstance(file, str) or "://" in file:
             return None
@@ -164,9 +168,10 @@ class Workflow:
         except UnreadableError as error:
             return error.problem
 
-    def _settings(
+    def _check_settings(
         self, settings: Document | FileProblem | None, values: Values, tools: SfqTools
     ) -> Iterator[FileProblem]:
+        """Check the file of inputs, and the tools to which its values are passed."""
         if isinstance(settings, FileProblem):
             yield settings
         elif isinstance(settings, Document):
@@ -196,10 +201,10 @@ class Workflow:
                 right = "name a file with their values"
                 yield self.document.problem(where, what, right)
 
-    def _tools(self) -> Iterator[FileProblem]:
+    def _check_commands(self) -> Iterator[FileProblem]:
         for tool in self.process.tools:
             command, step = tool.command, tool.step
-            # a path with a folder is relative to the job's folder
+            # A relative path with a folder starts at the job's folder, which is made later.
             if os.sep in command and not os.path.isabs(command):
                 continue
             place = tool.document.name, tool.where[:-1]
@@ -210,10 +215,11 @@ class Workflow:
                 right = "install it, or bind the step elsewhere"
                 yield tool.document.problem(tool.where, what, right)
 
-    def _defaults(self) -> Iterator[FileProblem]:
-        """Find missing files among the defaults.
+    def _check_defaults(self) -> Iterator[FileProblem]:
+        """Find missing files in the defaults.
 
-        StreamFlow 0.2.0rc3 fails even on missing files of defaults that are not used.
+        StreamFlow 0.2.0rc3 fails if a default's file is missing, even if the default is not
+        used.
         """
         for position in self.process.read.values():
             steps = [
@@ -232,7 +238,7 @@ class Workflow:
                     yield from inputs.missing_files(position.document, default, where)
 
     def bound(self, step: str) -> Binding | None:
-        """The binding that applies to a step."""
+        """Return the binding that applies to a step."""
         steps = [b for b in self.bindings if b.kind == "step"]
         bound = [b for b in steps if is_within(step, b.path)]
         # of several bindings of a step, StreamFlow uses the last
@@ -240,7 +246,7 @@ class Workflow:
         return bound[-1] if bound else None
 
     def _is_local(self, step: str) -> bool:
-        """Whether the step may run on this host: bound to it, or not bound at all."""
+        """Return whether a step may run on this host: bound to it, or not bound at all."""
         if (binding := self.bound(step)) is None:
             return True
         return any(map(self.deployments.is_local, binding.deployment_names))

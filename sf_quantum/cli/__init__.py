@@ -1,9 +1,10 @@
 """The command ``sfq``: each subcommand is one module with ``configure`` and ``run``.
 
-``COMMANDS`` lists them by folder: ``workflow`` for authors, ``tools`` as steps of a workflow,
-``qpu`` for users and operators of QPUs, ``batch`` for a site's batch system. ``arguments`` has
-the types and options that several commands share. Modules are imported only when needed, so
-``sfq --help`` starts quickly. No room imports this one.
+``COMMANDS`` lists the subcommands and their folders: ``workflow`` for authors of workflows,
+``tools`` for steps of a workflow, ``qpu`` for users and operators of QPUs, ``batch`` for a
+site's batch system. ``arguments`` has the argument types and options that several subcommands
+share. Modules are imported only when needed, so ``sfq --help`` starts quickly. No other
+package imports this one.
 
 Imports: clustering, journal, malleability, net, planning, protocol, qpu, reporting,
     samplers, service, service/domain, service/http, service/store, workflows.
@@ -28,14 +29,14 @@ from sf_quantum.version import __version__
 
 
 class Command(NamedTuple):
-    """A subcommand: the folder of its module in this room, and its help."""
+    """A subcommand: the folder of its module in this package, and its help."""
 
     folder: str
     help: str
 
 
-# A command's module is imported only when the command is called, so that ``sfq --help``
-# and every step of a workflow start fast.
+# A subcommand's module is imported only when the subcommand is called, so that ``sfq --help``
+# and every step of a workflow start quickly.
 COMMANDS = {
     "cluster": Command("tools", "cluster points with one method"),
     "qubo": Command(
@@ -93,16 +94,18 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``sfq``.
 
-    :param argv: the arguments, ``sys.argv[1:]`` by default
-    :returns: exit status: 0; 2 for bad input; 75 for QPU errors worth a retry; else 1
+    :param argv: arguments; by default ``sys.argv[1:]``
+    :returns: exit status: 0 for success; 2 for bad input; 75 for QPU errors that may pass; 1
+        for other errors
     """
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
-    except KeyboardInterrupt:  # also during the imports of a command
+    except KeyboardInterrupt:  # also during a subcommand's imports
         return 128 + signal.SIGINT
 
 
 def _main(arguments: list[str]) -> int:
+    """Run a command, and print its error, if any; return the exit status."""
     _escape_output()
     parser = parser_for(arguments)
     args, unknown = parser.parse_known_args(arguments)
@@ -127,16 +130,16 @@ def _main(arguments: list[str]) -> int:
 
 
 def _escape_output() -> None:
-    """Escape characters that standard output cannot encode, as on standard error."""
+    """Make standard output escape characters that it cannot encode, like standard error."""
     output = sys.stdout
     if isinstance(output, io.TextIOWrapper) and output.encoding.lower() != "utf-8":
-        # Python fails for some pipes; their output is not escaped.
+        # Python cannot change the output to some pipes, which is then not escaped.
         with suppress(OSError):
             output.reconfigure(errors="backslashreplace")
 
 
 def discard_output() -> None:
-    """Discard further output, including at exit: its reader (head, less) has ended."""
+    """Discard further output, even at exit, since its reader (head, less) has ended."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -151,7 +154,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    # imported only for this error
+    """Report an unknown argument, and suggest an option of a similar name."""
+    # imported here, as only this error needs it
     from difflib import get_close_matches
 
     option = unknown[0].partition("=")[0]
@@ -161,7 +165,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
 
 
 def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of ``sfq``, with the options of the called command only."""
+    """Return the parser of ``sfq``, with the options of only the called subcommand."""
     parser = _Parser(
         prog="sfq", description="Hybrid quantum and HPC workflows, step by step."
     )
@@ -180,7 +184,7 @@ def parser_for(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _add_debug(parser: argparse.ArgumentParser) -> None:
-    """Add ``--debug`` to a parser, and to its commands and their subcommands."""
+    """Add ``--debug`` to a parser and to all its subcommands, at every level."""
     help_ = "show a traceback on errors"
     parser.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help=help_

@@ -17,10 +17,10 @@ def checked(
     expected: str,
     accept: Callable[[Value], bool] = lambda _: True,
 ) -> Callable[[str], Value]:
-    """Make an argument type.
+    """Return a function that converts and checks an argument, for ``type`` in argparse.
 
-    :param expected: the permitted values, for the error message
-    :param accept: whether a value is permitted
+    :param expected: description of the permitted values, for the error message
+    :param accept: function that returns whether a value is permitted
     """
 
     def convert(text: str) -> Value:
@@ -36,7 +36,7 @@ def checked(
 
 
 def sentence(help_: str) -> str:
-    """Return a command's help as the sentence that describes it on its own page."""
+    """Return a subcommand's help as a sentence, for the top of its own ``--help``."""
     return f"{help_[0].upper()}{help_[1:]}."
 
 
@@ -68,7 +68,7 @@ number_range = checked(
 
 def add_points(parser: argparse.ArgumentParser) -> None:
     """Add ``--points``, ``--label`` and ``--exact-up-to``."""
-    # imports numpy, which would slow down sfq lease
+    # Imported here, since this module imports numpy, which would slow down sfq lease.
     from sf_quantum.clustering.silhouette import EXACT_UP_TO
 
     add = parser.add_argument
@@ -94,7 +94,7 @@ def add_points(parser: argparse.ArgumentParser) -> None:
 
 
 def add_clusterings(parser: argparse.ArgumentParser) -> None:
-    """Add the files to aggregate."""
+    """Add the argument for the clusterings to aggregate."""
     parser.add_argument(
         "clusterings",
         nargs="+",

@@ -32,24 +32,28 @@ from sf_quantum.qpu import JobSize, Qpu, QpuStatus
 from sf_quantum.qpu.sfq.credentials import Credentials
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
+# pause between two checks of a starting service
 POLL_SECONDS = 0.1
-# A starting service uses CPU time at least once within this time, however busy its host is,
-# and needs no more CPU time than this in total.
+# Two limits on a starting service: it uses some CPU time at least once within this time, even
+# on a busy host, and it uses no more CPU time than this in total.
 START_SECONDS = 60.0
-# USER_HZ of Linux
+# clock ticks per second in /proc (USER_HZ of Linux)
 TICKS = 100
-# short, since a service that has ended is not restarted
+# how long a job retries its requests; short, as a service that has ended is not restarted
 JOB_RETRY_SECONDS = 0.8
+# longest wait for the end of a service
 STOP_SECONDS = 5.0
-# sun_path of <sys/un.h> has 108 bytes, for the temporary folder and the service's in it
+# Longest path of a temporary folder: a socket's path has 108 bytes (sun_path of <sys/un.h>),
+# which includes the service's folder in the temporary folder.
 TEMPORARY_BYTES = 72
+# the shell's exit code for an unknown command
 NOT_FOUND = "127"
-# precedes the status of the service; over SSH, messages of the login shell's start-up files
-# come first
+# Text before the status of the service. Over SSH, messages of the login shell's start-up files
+# may come first.
 ENDED = "sfq ended with "
 
-# The shell keeps the folder until its own input ends, so that the error message of a
-# service that could not start can be read there.
+# The shell keeps the folder until the shell's own input ends, so that the error message of a
+# service that failed to start can be read from the folder.
 SCRIPT = """\
 umask 077
 mkdir {folder} || exit
@@ -57,9 +61,9 @@ sh -c 'echo $$ >"$0"; exec "$@"' {folder}/pid {command} 2>{folder}/log
 echo $? >{folder}/status
 cat >/dev/null
 rm -rf {folder}"""
-# only if the service has not ended, as another process may then have its id
+# A service that has ended is not killed, since another process may have its id by then.
 KILL = "test -e {folder}/status || kill $(cat {folder}/pid) 2>&1"
-# bounded, since this command keeps running after the driver stops waiting for it
+# The loop is bounded, since it keeps running even when the driver stops waiting for it.
 WAIT_GONE = """\
 n=0; while test -d {folder} && test $n -lt 50; do sleep 0.1; n=$((n + 1)); done"""
 
@@ -71,7 +75,7 @@ class EmulatorConnector(QuantumConnector):
     """
 
     schema = "schemas/emulator.json"
-    # a step that has just ended may not have released its lease yet
+    # a job that has just ended may not have released its lease yet
     lease_wait_seconds = 20.0
 
     def __init__(
@@ -114,19 +118,20 @@ class EmulatorConnector(QuantumConnector):
         self._access = asyncio.create_task(self._start())
 
     async def undeploy(self, external: bool) -> None:
-        """Release every lease and stop the service."""
-        # the service is stopped even if a lease cannot be released
+        """Release every lease, and stop the service."""
+        # The service is stopped even if a lease cannot be released.
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._stop)
             await super().undeploy(external)
 
     async def _stop(self) -> None:
+        """Stop the service, even while it is starting."""
         try:
             if self._access is not None:
                 self._access.cancel()
                 await asyncio.wait([self._access])
                 if not self._access.cancelled():
-                    self._access.exception()  # raised by the jobs, if any
+                    self._access.exception()  # marked as retrieved; the jobs raise it
         finally:
             if self._background is not None:
                 await self._background.stop()
@@ -139,7 +144,9 @@ class EmulatorConnector(QuantumConnector):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        # A new service is idle, and its device is known: a job with a budget needs its price.
+        """Return the status that a new service would have."""
+        # A new service will be idle, and its device is known. The estimated times are needed
+        # for jobs with a budget.
         technology = str(config.get("technology", "annealer"))
         timing, charge = TIMINGS.get(technology), None
         if size is not None and timing is not None:
@@ -162,10 +169,11 @@ class EmulatorConnector(QuantumConnector):
         )
 
     def _job_client(self, pool: LeasePool) -> Qpu:
-        # a job uses the service's own socket, while the driver may use a forwarded one
+        # A job uses the service's own socket; the driver may use a forwarded socket.
         return self._background.job_client() if self._background else pool.qpu
 
     async def _start(self) -> LeasePool:
+        """Start the service, and return the pool that acquires its leases."""
         inner = await self._inner()
         given = {key: str(v) for key, v in self._options.items() if v is not None}
         self._background = BackgroundService(
@@ -182,8 +190,8 @@ class EmulatorConnector(QuantumConnector):
 class BackgroundService:
     """``sfq serve`` on a location, local or SSH.
 
-    The service ends when its standard input is closed, so also if the driver ends in any way
-    or an SSH connection drops.
+    The service ends when its standard input is closed, so it also ends if the driver ends in
+    any way, or if an SSH connection drops.
 
     :param name: name of the QPU
     :param options: options of ``sfq serve``, without the name and the paths
@@ -202,14 +210,14 @@ class BackgroundService:
         self._is_ready = False
 
     def job_client(self) -> SfqQpu:
-        """Make the client of the service for a job on its host."""
+        """Return a client of the service for a job on the service's host."""
         return self._client(self.socket, JOB_RETRY_SECONDS)
 
     async def start(self) -> LeasePool:
-        """Start the service and wait until it answers.
+        """Start the service, and wait until it answers.
 
-        :raises WorkflowExecutionException: if it ends early or does not become ready; the
-            message says why
+        :raises WorkflowExecutionException: if the service ends early, or does not become
+            ready; the message has the reason
         """
         await self._launch()
         socket = self.socket
@@ -223,7 +231,7 @@ class BackgroundService:
                 break
             late = deadline.left <= 0
             if late and used < (now := await self._cpu_seconds()) <= START_SECONDS:
-                # the host is busy and slow, but the service makes progress
+                # the host is busy, but the service has made progress
                 deadline, used, late = Deadline(START_SECONDS), now, False
             await self._check(late=late)
             await asyncio.sleep(POLL_SECONDS)
@@ -232,17 +240,18 @@ class BackgroundService:
         return pool
 
     async def stop(self) -> None:
-        """Close the service's input and wait for its end, within a limit."""
-        # after the limit, the guardian ends the service
+        """Close the service's input, and wait for its end, within a time limit."""
+        # After the limit, the guardian ends the service.
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 try:
                     if not self._is_ready:
-                        # the service would notice the end of its input only after its imports
+                        # During its imports, the service does not notice the end of its input.
                         await self._shell(KILL.format(folder=self._folder))
                 finally:
                     await self._stack.aclose()
-                # over SSH, closing does not wait for the end: the folder is removed last
+                # Over SSH, closing does not wait for the service's end. The removal of the
+                # folder is the script's last action.
                 await self._shell(WAIT_GONE.format(folder=self._folder))
 
     def _client(self, socket: str, retry_seconds: float) -> SfqQpu:
@@ -250,6 +259,7 @@ class BackgroundService:
         return SfqQpu(self.name, f"unix:{socket}", credentials=credentials)
 
     async def _launch(self) -> None:
+        """Run the script that starts the service; even if cancelled, wait until it has run."""
         if not isinstance(self.connector, SSHConnector):
             guardian.current().remove(self._folder)
         command = ["sfq", "serve", "--name", self.name, "--socket", self.socket]
@@ -259,27 +269,28 @@ class BackgroundService:
         try:
             await asyncio.shield(running)
         except asyncio.CancelledError:
-            # A process whose start was cancelled would wait for the end of its input.
+            # If the start were cancelled midway, the process would wait for the end of its
+            # input, which nothing would close.
             with suppress(Exception):
                 await asyncio.shield(running)
             raise
 
     async def _run(self, script: str) -> None:
-        # the connectors join the words and let a shell split them again
+        # The connectors join the words, and a shell splits them again: the script is quoted.
         writer = await self.connector.get_stream_writer(
             ["sh", "-c", shlex.quote(script)], self.location
         )
         await self._stack.enter_async_context(writer)
 
     async def _forward(self, connector: SSHConnector) -> str:
-        """Make a socket on this machine that is forwarded to the service's socket."""
+        """Create a socket on this machine that is forwarded to the service's socket."""
         folder = _new_folder_name(tempfile.gettempdir())
         guardian.current().remove(folder)
         os.mkdir(folder, mode=0o700)
         self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        # StreamFlow 0.2.0rc3 has no public access to its SSH connections. This uses the
-        # connection on which the service was started, so that both end together. With a lazy
-        # deployment, ``connector`` is a proxy.
+        # StreamFlow 0.2.0rc3 has no public access to its SSH connections. The connection on
+        # which the service was started is used, so that the forwarding ends with the service.
+        # With a lazy deployment, ``connector`` is a proxy.
         deployed: SSHConnector = getattr(connector, "_connector", connector)
         context = deployed.ssh_context_factories[self.location.name]._contexts[0]
         connection = await context.get_connection()
@@ -290,7 +301,7 @@ class BackgroundService:
         return local
 
     async def _check(self, *, late: bool) -> None:
-        """Raise if the service has ended, or is late."""
+        """Raise an error if the service has ended, or is late."""
         output = await self._shell(
             f"test ! -s {self._folder}/status || {{ printf '{ENDED}'; "
             f"cat {self._folder}/status; tail -n 1 {self._folder}/log; }}"
@@ -316,7 +327,7 @@ class BackgroundService:
     async def _cpu_seconds(self) -> float:
         """Read the CPU time of the service; 0 on hosts without /proc."""
         folder = self._folder
-        # after the name, which is in parentheses, comes the third field
+        # The second field is a name in parentheses, which may contain spaces.
         stat = await self._shell(f"cat /proc/$(cat {folder}/pid)/stat 2>/dev/null")
         fields = stat.rpartition(")")[2].split()
         return sum(map(int, fields[11:13])) / TICKS if len(fields) > 12 else 0.0
@@ -327,7 +338,7 @@ class BackgroundService:
 
 
 def _new_folder_name(parent: str) -> str:
-    """Make up a short, unpredictable path, for a ``mkdir`` that fails if the path exists."""
+    """Return a short, unpredictable path; the caller's ``mkdir`` fails if the path exists."""
     if len(os.fsencode(parent)) > TEMPORARY_BYTES:
         parent = "/tmp"
     return posixpath.join(parent, f"sfq-{uuid.uuid4().hex[:16]}")

@@ -1,7 +1,7 @@
-"""Which exit statuses of a job's command are a success, as the job's CWL tool declares.
+"""The exit codes with which a job's command succeeds or fails, as its CWL tool declares.
 
-StreamFlow does not pass these codes to the connector that runs the command, nor to those that
-observe its end, so they are kept in the context of the task that executes the job.
+StreamFlow passes these codes neither to the connector that runs the command, nor to observers
+of the command's end. So they are kept in the context of the task that executes the job.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataclasses import dataclass
 class ExitCodes:
     """``successCodes`` and ``permanentFailCodes`` of a tool.
 
-    As in StreamFlow, 0 is a success unless it is a code of a failure.
+    As in StreamFlow, 0 is a success unless it is one of the failure codes.
     """
 
     success: Collection[int] = ()
     failure: Collection[int] = ()
 
     def is_success(self, status: int | None) -> bool:
-        """Whether an exit status is a success; ``None`` is no status."""
+        """Return whether an exit status is a success; ``None``, a missing status, is not."""
         return status not in self.failure and status in (0, *self.success)
 
 
-_OF_CWL = ExitCodes()
-_codes: ContextVar[ExitCodes] = ContextVar("exit codes", default=_OF_CWL)
+_CWL_DEFAULT = ExitCodes()
+_codes: ContextVar[ExitCodes] = ContextVar("exit codes", default=_CWL_DEFAULT)
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def of_job(codes: ExitCodes) -> Iterator[None]:
 
 
 def current() -> ExitCodes:
-    """The exit codes that apply to the job of this task."""
+    """Return the exit codes that apply to the job of this task."""
     return _codes.get()
 
 
 def is_success(status: int | None) -> bool:
-    """Whether the job of this task succeeds with an exit status; ``None`` is no status."""
+    """Return whether an exit status is a success of this task's job; ``None`` is not."""
     return current().is_success(status)

@@ -5,8 +5,8 @@ When the driver ends, even by SIGINT, SIGTERM or SIGKILL, the pipe is closed. Th
 then releases the driver's leases, cancels its jobs behind ``slurmrestd``, ends the processes
 that the driver left behind, removes the driver's temporary folders, and exits. It identifies
 the processes by an environment variable that they inherit, so it also finds orphaned
-grandchildren. Processes whose environment was cleaned (``env -i``) are identified by a
-resource limit that is unique to the driver.
+grandchildren. If the environment of a process was cleared (``env -i``), it is identified by
+a resource limit whose value is unique to the driver.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ from sf_quantum.files import JSON, mapping, parse_json
 if TYPE_CHECKING:
     from sf_quantum.connectors.slurm.transport.slurmrestd import Settings
 
+# variable with the name of the driver, which all its processes inherit
 MARKER = "SFQ_DRIVER"
-#: variable that is set in processes that outlive the driver because they clean up after it
+#: variable of processes that must outlive the driver, because they clean up after it
 OUTLIVES = "SFQ_SHELL"
 # Time between SIGTERM and SIGKILL.
 GRACE_SECONDS = 2.0
+# pause between two searches for processes
 PAUSE_SECONDS = 0.05
-# a process that waits for a dead file system cannot be ended, not even by SIGKILL
+# Time limit for ending processes: even SIGKILL does not end a process that waits for a dead
+# file system.
 GIVE_UP_SECONDS = 10.0
-# Time during which requests to slurmrestd to cancel jobs are repeated.
+# Time during which failing requests to slurmrestd to cancel jobs are repeated.
 SWEEP_SECONDS = 60.0
 
 
@@ -136,15 +139,16 @@ class Guardian:
 
     def __init__(self) -> None:
         name = str(uuid.uuid4())
-        # every process started from now on inherits the variable; it does not mark the
-        # driver, since /proc shows the environment with which a process was started
+        # Every process that is started from now on inherits the variable. The driver itself is
+        # not marked, since /proc shows the environment at the start of a process.
         os.environ[MARKER] = name
-        # fails if a hard limit is set
+        # This fails if there is a lower hard limit.
         with suppress(psutil.Error, OSError, ValueError):
             psutil.Process().rlimit(
                 psutil.RLIMIT_RTTIME, (_limit(name), psutil.RLIM_INFINITY)
             )
-        # children do not inherit the write end (PEP 446), so it closes with the driver
+        # Child processes do not inherit the write end (PEP 446), so the driver's end closes
+        # it.
         read_end, self._pipe = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -153,7 +157,8 @@ class Guardian:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                # Ctrl-C on a terminal goes to the whole process group of the driver
+                # Ctrl-C on a terminal is sent to the driver's whole process group, which the
+                # guardian therefore leaves.
                 start_new_session=True,
             )
         finally:
@@ -166,21 +171,21 @@ class Guardian:
     def hold(
         self, type_: str, name: str, config: Mapping[str, JSON], token: str
     ) -> None:
-        """Note a lease; the guardian releases it after the driver's end.
+        """Let the guardian release a lease after the driver's end.
 
-        The guardian does not release a lease whose token is passed to :meth:`release` before.
+        If the lease's token is passed to :meth:`release` before, the guardian does nothing.
 
-        :param type_: type of the QPU; the client is made from this type, the name and the
-            configuration
-        :param token: token of the lease; it goes through the pipe, not on a command
-            line
+        :param type_: type of the QPU; the guardian makes a client from the type, the name and
+            the configuration
+        :param token: token of the lease, which is sent through the pipe, so that no command
+            line contains it
         """
         self._send(Lease(type_, name, {**config}, token))
 
     def cancel_jobs(self, settings: Settings, comment: str) -> None:
         """Let the guardian cancel Slurm jobs after the driver's end.
 
-        The guardian does not cancel jobs whose comment is passed to :meth:`release` before.
+        If the jobs' comment is passed to :meth:`release` before, the guardian does nothing.
 
         :param comment: text with which the jobs' comments begin
         """
@@ -202,7 +207,7 @@ class Guardian:
 
 @cache
 def current() -> Guardian:
-    """Get this process's guardian; the first call starts it."""
+    """Return this process's guardian; the first call starts it."""
     return Guardian()
 
 
@@ -211,9 +216,8 @@ def end_processes(name: str) -> None:
     grace, give_up = Deadline(GRACE_SECONDS), Deadline(GIVE_UP_SECONDS)
     terminated: set[psutil.Process] = set()
     misses = 0
-    # The loop ends when two searches find nothing: a process may have started a child
-    # just before it ended, and a process that is being started shows no environment
-    # yet.
+    # The loop ends after two searches without a match: a process may have started a child just
+    # before its end, and a process that is being started does not show its environment yet.
     while misses < 2 and give_up.left > 0:
         marked = set(_marked(name))
         misses = 0 if marked else misses + 1
@@ -229,19 +233,19 @@ def end_processes(name: str) -> None:
 
 
 def _limit(name: str) -> int:
-    """The soft limit on real-time computing that marks the processes of a driver.
+    """Return the soft limit on real-time computing that marks the processes of a driver.
 
-    The value, in microseconds, is over 70,000 years, so it limits nothing.
+    The value in microseconds is more than 70,000 years, so it has no effect.
     """
     digest = hashlib.sha256(name.encode()).digest()
     return (1 << 61) + (int.from_bytes(digest[:8]) >> 3)
 
 
 def processes() -> Iterator[psutil.Process]:
-    """The processes of this machine.
+    """Yield the processes of this machine.
 
-    ``psutil.process_iter`` caches processes, and mistakes a new process for an ended one with
-    the same id; the new process then cannot be killed.
+    ``psutil.process_iter`` is not used: it caches processes, and takes a new process for an
+    ended process with the same id. The new process could then not be killed.
     """
     for pid in psutil.pids():
         with suppress(psutil.Error):
@@ -249,6 +253,7 @@ def processes() -> Iterator[psutil.Process]:
 
 
 def _marked(name: str) -> Iterator[psutil.Process]:
+    """Yield the processes with a driver's mark, except this process."""
     own_pid, limit = os.getpid(), _limit(name)
     for process in processes():
         try:
@@ -261,7 +266,7 @@ def _marked(name: str) -> Iterator[psutil.Process]:
             ):
                 yield process
         except (psutil.Error, OSError):
-            continue  # the process has just ended, or is another user's
+            continue  # the process has just ended, or belongs to another user
 
 
 def _signal(processes: set[psutil.Process], *, force: bool) -> None:

@@ -1,7 +1,7 @@
-"""Hints for a job, from the scheduler or the candidate filter to the connector that runs it.
+"""Hints for a job, which the scheduler or the candidate filter passes to the job's connector.
 
 The hints are kept by the job's name until its attempt ends, since StreamFlow passes only the
-name to the connector. A driver process has one run at a time.
+name to the connector. Names are unique, as a driver process has one run at a time.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from sf_quantum.protocol.leases import LeaseHints
 class JobHints:
     """The hints for one job.
 
-    :param lease_hints: see :meth:`sf_quantum.qpu.Qpu.with_hints`
+    :param lease_hints: hints for the lease, see :meth:`sf_quantum.qpu.Qpu.with_hints`
     :param wait_seconds: longest total wait for the job's lease and in the QPU's job queue
-    :param has_alternative: whether the job can run on another location, so it leaves a QPU
+    :param has_alternative: whether the job can run on another target, so that it leaves a QPU
         that goes offline instead of waiting for it
     :param since: start of the wait, on the monotonic clock
-    :param waited_out: whether the job was not started in time; set by its connector
-    :param refused: whether Slurm refused the job, which is not a failure of the QPU; set by
-        its connector
+    :param waited_out: whether the job was not started in time; the connector sets this
+    :param refused: whether Slurm refused the job, which is not a failure of the QPU; the
+        connector sets this
     :param is_bound_once: whether no attempt can run on another target, since the job's step
-        is bound to a single target, without a filter
+        is bound to a single target and has no filter
     """
 
     lease_hints: LeaseHints = field(default_factory=LeaseHints)
@@ -49,6 +49,7 @@ class JobHints:
         return max(0.0, self.since + self.wait_seconds - time.monotonic())
 
 
+# hints by the job's name
 _hints: dict[str, JobHints] = {}
 
 
@@ -62,7 +63,7 @@ def of(job: str) -> JobHints:
 
 
 def completed(job: str, lease_hints: LeaseHints) -> JobHints:
-    """Add lease hints to those that a job already has, and return all of its hints."""
+    """Add lease hints to the hints of a job, which take precedence; return all its hints."""
     given = of(job)
     if lease_hints != LeaseHints():
         given = replace(given, lease_hints=given.lease_hints.completed(lease_hints))
@@ -71,7 +72,7 @@ def completed(job: str, lease_hints: LeaseHints) -> JobHints:
 
 
 def wait_out(job: str) -> None:
-    """Note that a job was not started within its longest wait."""
+    """Note that a job was not started within its ``wait_seconds``."""
     _hints[job] = replace(of(job), waited_out=True)
 
 

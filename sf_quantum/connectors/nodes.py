@@ -1,8 +1,8 @@
-"""``sfq.nodes``: several one-job locations over one machine.
+"""``sfq.nodes``: several locations on one machine, each for one job at a time.
 
-StreamFlow's scheduler treats any number of plain ``local`` deployments as one location. The
-locations of ``sfq.nodes`` are counted separately, so scattered jobs each run on their own
-node. ``schemas/nodes.json`` defines valid names of nodes.
+StreamFlow's scheduler treats any number of plain ``local`` deployments as a single location.
+It counts the locations of ``sfq.nodes`` separately, so each job of a scatter runs on a
+separate node. ``schemas/nodes.json`` defines valid names of nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sf_quantum.connectors.wrapper import LocationWrapper
 
 
 class NodesConnector(LocationWrapper):
-    """One location per name of a node, each running one job at a time."""
+    """Has one location per name of a node, each for one job at a time."""
 
     schema = "schemas/nodes.json"
 

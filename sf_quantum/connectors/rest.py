@@ -1,4 +1,4 @@
-"""``sfq.rest``: a location with a QPU behind a service, over any other location."""
+"""``sfq.rest``: any location, with a QPU behind a service."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ CONNECTOR = frozenset(
     "type vqpus lease idle wait latestStart priority reservation clients "
     "transferBufferSize".split()
 )
+# the key munge and its default
 NO_MUNGE = ("munge", False)
 # keys that name files, for all kinds of QPUs
 FILES = ("tokenFile", "qrmiConfig")
 
 
 class RestConnector(QuantumConnector):
-    """Acquires leases of an existing QPU, for jobs of the inner location.
+    """Acquires leases of an existing QPU for jobs on the inner location.
 
     The parameters are the keys of the configuration; see ``schemas/rest.json``.
 
-    :param others: the key ``class``, a reserved word of Python, and keys of a site's own
-        kind of QPU
+    :param others: the key ``class``, which is a reserved word of Python, and keys of a site's
+        own kind of QPU
     """
 
     schema = "schemas/rest.json"
@@ -95,7 +96,7 @@ class RestConnector(QuantumConnector):
             **others,
         }
         folder = Path(config_dir)
-        # with `lazy: false`, StreamFlow passes the path of its file
+        # With `lazy: false`, StreamFlow passes the path of its file instead of the folder.
         self._folder = folder.parent if folder.is_file() else folder
         self._slots = vqpus
         self._clients = clients
@@ -144,9 +145,9 @@ class RestConnector(QuantumConnector):
 
     @classmethod
     def client(cls, name: str, config: Mapping[str, JSON], folder: Path) -> Qpu:
-        """The client of a deployment's QPU.
+        """Return the client of a deployment's QPU.
 
-        :param folder: the base of relative paths in the configuration
+        :param folder: base of relative paths in the configuration
         :raises InputError: if the configuration is wrong
         """
         type_ = str(config.get("type", "sfq"))
@@ -154,7 +155,7 @@ class RestConnector(QuantumConnector):
         return selection.client(type_, variable(name), client_config)
 
     async def _ask_status(self, pool: LeasePool) -> None:
-        """Query the QPU's status, with its number of vQPUs, until it answers."""
+        """Query the QPU's status until it answers, and set the number of slots."""
         for pause in backoff.LEASE.pauses():
             try:
                 status = await pool.status()
@@ -175,10 +176,10 @@ class RestConnector(QuantumConnector):
 def _client_config(
     type_: str, config: Mapping[str, JSON], folder: Path
 ) -> dict[str, JSON]:
-    """Select the client's part of a configuration, with absolute paths.
+    """Return the client's part of a configuration, with absolute paths.
 
-    :raises InputError: if a hint for leases is wrong, or ``clients`` is set for a kind of QPU
-        other than ``sfq``; SDK clients find such QPUs by their variables anyway
+    :raises InputError: if a hint for leases is wrong, or if ``clients`` is set for a kind of
+        QPU other than ``sfq``: SDKs' clients find such QPUs in their own variables anyway
     """
     if config.get("clients") and type_ != selection.SFQ:
         raise InputError(
@@ -189,7 +190,7 @@ def _client_config(
     client_config: dict[str, JSON] = {
         key: value
         for key, value in config.items()
-        # kinds that cannot authenticate with MUNGE have no such key
+        # Kinds of QPU that cannot authenticate with MUNGE do not accept the key munge.
         if key not in CONNECTOR and value is not None and (key, value) != NO_MUNGE
     }
     for key in (*FILES, *qpu.load(type_).files):
@@ -203,7 +204,8 @@ def _client_config(
 def _hints(type_: str, config: Mapping[str, JSON]) -> LeaseHints:
     """Read the hints for leases, see :meth:`.Qpu.with_hints`.
 
-    :raises InputError: if ``latestStart`` is not a time, or the kind would ignore a hint
+    :raises InputError: if ``latestStart`` is not a time, or this kind of QPU would ignore a
+        hint
     """
     text = config.get("latestStart")
     hints = LeaseHints.read(config, None if text is None else latest_start(text))

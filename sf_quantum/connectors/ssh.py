@@ -1,8 +1,9 @@
 """``sfq.ssh``: StreamFlow's SSH connector for keys and certificates that expire.
 
-A connection outlives the certificate with which it was made, but a new connection needs a
+A connection outlives the certificate with which it was opened, but a new connection needs a
 valid certificate. asyncssh reads the files of a key for each connection, so it suffices to
-renew the files beforehand. StreamFlow gives up a host after ``retries`` refused connections.
+renew the files before each connection. StreamFlow itself gives up a host after ``retries``
+refused connections.
 
 StreamFlow writes its commands for a POSIX shell, but a host passes them to the user's login
 shell, which may be csh.
@@ -26,17 +27,18 @@ from sf_quantum import backoff
 from sf_quantum.files import JSON
 
 COMMAND_SECONDS = 30.0
-# Escaped characters: csh could not read them, or csh or printf would expand them.
+# Characters that are escaped: csh could not read them, or csh or printf would expand them.
 _ESCAPED = re.compile(r"""['"!$`\\%\n]""")
-# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
+# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2)).
 _ARGUMENT_BYTES = 131_000
 
 
 def for_any_shell(command: str) -> str:
     """Wrap a command so that ``sh`` runs it, regardless of the login shell.
 
-    Within single quotes, csh ends a word at a newline and expands ``!``, so these characters
-    become octal escapes of printf(1). A command that would be too long is returned unchanged.
+    Within single quotes, csh ends a word at a newline and expands ``!``, so such characters
+    become octal escapes of printf(1). A command that would become too long is returned
+    unchanged.
 
     >>> for_any_shell("echo a; echo b!")
     'sh -c \'eval "$(printf "echo a; echo b\\041")"\''
@@ -47,15 +49,15 @@ def for_any_shell(command: str) -> str:
 
 
 class _NotRenewed(ConnectionError):
-    """The command has failed; StreamFlow treats this error like a refused connection."""
+    """``renewCommand`` has failed; StreamFlow treats this error like a refused connection."""
 
 
 @dataclass
 class Renewal:
     """How the credentials of a deployment are renewed.
 
-    :param command: shell command that renews the credentials; None without such a command
-    :param connected: whether the credentials have been accepted once
+    :param command: shell command that renews the credentials; ``None`` if there is none
+    :param connected: whether a host has accepted the credentials at least once
     """
 
     deployment: str
@@ -63,13 +65,13 @@ class Renewal:
     connected: bool = False
 
     async def run(self) -> None:
-        """Run the command.
+        """Run the command, if there is one.
 
-        :raises _NotRenewed: if it fails
+        :raises _NotRenewed: if the command fails
         """
         if self.command is None:
             return
-        # A pipe would end only with the last process that the command leaves running.
+        # A file, since a pipe would stay open while a process that the command started runs.
         with tempfile.TemporaryFile() as errors:
             process = await asyncio.create_subprocess_shell(
                 self.command,
@@ -95,7 +97,7 @@ class Renewal:
 
 
 class _Connection:
-    """A connection as StreamFlow uses it, to a host with any login shell."""
+    """A connection for StreamFlow to a host with any login shell."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         self._connection = connection
@@ -108,7 +110,7 @@ class _Connection:
 
 
 class _Context(SSHContext):
-    """Connections to a host, each made with credentials that are still valid."""
+    """Opens the connections to a host, each with renewed credentials."""
 
     def __init__(
         self,
@@ -125,14 +127,15 @@ class _Context(SSHContext):
     async def _get_connection(
         self, config: SSHConfig | None
     ) -> asyncssh.SSHClientConnection | None:
-        if config is not self._host:  # the host's tunnel has another configuration
+        """Connect with renewed credentials; if they are refused, wait for new ones."""
+        if config is not self._host:  # a connection to the host's tunnel
             return await super()._get_connection(config)
         for pause in backoff.CLUSTER.pauses():
             try:
                 await self._renewal.run()
                 connection = await super()._get_connection(config)
             except (asyncssh.PermissionDenied, _NotRenewed) as error:
-                # credentials that were never accepted are a mistake in the configuration
+                # Credentials that were never accepted are probably a mistake.
                 if not self._renewal.connected:
                     raise
                 logger.warning(
@@ -150,9 +153,9 @@ class _Context(SSHContext):
 
 
 class RenewingSSHConnector(SSHConnector):
-    """StreamFlow's SSH connector, for credentials that are renewed, and any login shell.
+    """StreamFlow's SSH connector, with renewal of credentials, and for any login shell.
 
-    The parameters are those of StreamFlow's connector, and:
+    In addition to the parameters of StreamFlow's connector, there is:
 
     :param renewCommand: shell command that renews the key's files before each connection
     """

@@ -1,11 +1,11 @@
-"""The command of a job as a shell reads it, and the files of its output.
+"""Fixes of StreamFlow for the commands of jobs, and the files of their output.
 
-:data:`REPLACEMENTS` are for functions and methods of StreamFlow 0.2.0rc3, for these reasons:
+:data:`REPLACEMENTS` replaces functions and methods of StreamFlow 0.2.0rc3, as otherwise
 
-- The items of a list are not quoted on a command line.
-- A shell expands ``$``, backquotes, quotes and backslashes in values of environment variables.
-- A command's standard error also goes into the file of its standard output.
-- A text of ``InitialWorkDirRequirement`` is not written into a folder that does not exist.
+- the items of a list are not quoted on a command line;
+- a shell expands ``$``, backquotes, quotes and backslashes in values of environment variables;
+- a command's standard error is also written to the file of its standard output;
+- a text of ``InitialWorkDirRequirement`` is not written into a folder that does not exist.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ def create_command(
     stdout: int | str = asyncio.subprocess.STDOUT,
     stderr: int | str = asyncio.subprocess.STDOUT,
 ) -> str:
-    """Write a command for a shell, which gets the values of variables as they are.
+    """Return a command for a shell; values of environment variables are not expanded.
 
-    If only its standard output goes to a file, its standard error is its output in place of
-    the former: connectors of this machine do not keep the standard error of a process.
+    If only the standard output is written to a file, the standard error takes its place as the
+    output that the connector returns: connectors of this machine do not keep the standard
+    error of a process.
     """
     quoted = {
         name: SPECIAL.sub(r"\\\g<0>", value)
@@ -64,9 +65,9 @@ async def run(
     stderr: int | str = asyncio.subprocess.STDOUT,
     **options: Any,
 ) -> tuple[str, int] | None:
-    """Run a batch job of StreamFlow, whose errors stay in the file of its output.
+    """Run a batch job of StreamFlow, with its errors in the file of its output.
 
-    Without a file for them, PBS writes a file of its own into the folder of the outputs.
+    Without a file for the errors, PBS writes a separate file into the folder of the outputs.
     """
     if stderr == asyncio.subprocess.STDOUT:
         stderr = stdout
@@ -78,10 +79,10 @@ async def run(
 def _create_command(
     cwl_element: cwl_utils.parser.CommandLineTool, *args: Any, **options: Any
 ) -> CWLCommand:
-    """Create a command whose standard error is in no file unless the tool says so."""
+    """Create a command; its standard error is in a file only if the tool declares this."""
     command = _create_tool_command(cwl_element, *args, **options)
     if command.stdout is not None and command.stderr is None:
-        # Connectors return this stream, for messages.
+        # Connectors return this stream, so that it can be used in messages.
         command.stderr = asyncio.subprocess.STDOUT  # type: ignore[assignment]
     return command
 
@@ -91,7 +92,7 @@ def _get_command_token_processor_from_input(
 ) -> CommandTokenProcessor:
     """Quote the items of a list, and the result of an expression, for the shell.
 
-    StreamFlow assumes that they are quoted, as items with their own binding are.
+    StreamFlow assumes that these are quoted, but only items with their own binding are.
     """
     binding = cwl_element.inputBinding
     if binding is not None and binding.shellQuote is None:
@@ -105,7 +106,7 @@ def _get_command_token_processor_from_input(
 
 def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
     if isinstance(type_, list):
-        return any(_has_list(one, named) for one in type_)
+        return any(_has_list(alternative, named) for alternative in type_)
     return isinstance(
         named.get(type_, type_) if isinstance(type_, str) else type_,
         cwl_utils.parser.ArraySchema,
@@ -113,13 +114,13 @@ def _has_list(type_: Any, named: Mapping[str, Any]) -> bool:
 
 
 def _is_unquoted(type_: Any, named: Mapping[str, Any]) -> bool:
-    """Return whether no part of a value is quoted due to its own binding.
+    """Return whether no part of a value is quoted because it has its own binding.
 
-    This is false for records: StreamFlow makes an empty word of a record whose fields have
-    no binding.
+    This is false for records: if the fields of a record have no binding, StreamFlow makes an
+    empty word of the record.
     """
     if isinstance(type_, list):
-        return all(_is_unquoted(one, named) for one in type_)
+        return all(_is_unquoted(alternative, named) for alternative in type_)
     if isinstance(type_, str) and type_ in named:
         return _is_unquoted(named[type_], named)
     if isinstance(type_, cwl_utils.parser.ArraySchema):
@@ -149,13 +150,14 @@ async def _write_remote_file(
     )
 
 
+# StreamFlow's own functions, which the replacements call
 _write_file = values._write_remote_file
 _create_tool_command = translator._create_command
 _get_processor = translator._get_command_token_processor_from_input
 _run_batch_job = QueueManagerConnector.run
 _write_command = utils.create_command
 
-#: class or module, name, and what replaces it there
+#: class or module, name of its function or method, and the replacement
 REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     (utils, "create_command", create_command),
     (QueueManagerConnector, "run", run),

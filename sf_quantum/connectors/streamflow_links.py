@@ -1,22 +1,23 @@
-"""The links between the steps of a workflow: which step writes to each of StreamFlow's ports.
+"""Fixes of StreamFlow for the links between steps: which step writes to each port.
 
-StreamFlow 0.2.0rc3 makes a port for each output of a workflow, to which the output's source
-step writes. :data:`REPLACEMENTS` are for functions and methods of StreamFlow, for these
-reasons:
+StreamFlow 0.2.0rc3 makes a port for each output of a workflow, and the step that is the
+output's source writes to the port. :data:`REPLACEMENTS` replaces functions and methods of
+StreamFlow, which has these errors:
 
-- If two outputs have one source, the step writes only to the last output, and the other is
-  null. An output that an inner workflow passes on from its input is also null, as is an
-  output whose ``outputSource`` is a list of one.
-- ``linkMerge`` of a single source is ignored, ``merge_nested`` of a list of one has no effect,
-  and ``merge_flattened`` flattens all levels, and sorts the results of a ``flat_crossproduct``
-  by their last index. A source that is listed twice is merged once.
-- Fields of a record without a name have wrong names if the tool is embedded in its step.
-- The outputs of a ``nested_crossproduct`` except the last are followed by empty lists, for
-  which later steps run once more, and which may be the workflow's result.
-- If a step of an inner workflow has a default, and no input with a source and without
-  ``valueFrom``, or no inputs, it runs once: a scatter's list is empty, a loop never ends.
-- A run that has all outputs ends, as failed, although a step on which no output depends has
-  not ended.
+- If two outputs have the same source, the step writes only to the last output, and the other
+  output is null. An output that an inner workflow passes on from its input is also null, as is
+  an output whose ``outputSource`` is a list of one.
+- ``linkMerge`` of a single source is ignored; ``merge_nested`` of a list of one has no effect;
+  ``merge_flattened`` flattens all levels, and sorts the results of a ``flat_crossproduct`` by
+  their last index. A source that is listed twice is merged only once.
+- If a tool is embedded in its step, the fields of its unnamed records have wrong names.
+- All outputs of a ``nested_crossproduct`` except the last are followed by empty lists. Later
+  steps run once more for these lists, which may also become the workflow's result.
+- A step of an inner workflow runs only once, even if the workflow runs several times, if the
+  step has no inputs, or has only defaults and inputs with ``valueFrom``. A scatter then gets
+  an empty list, and a loop never ends.
+- A run that has all its outputs ends, and fails, although a step on which no output depends
+  has not ended yet.
 """
 
 from __future__ import annotations
@@ -54,25 +55,27 @@ from streamflow.workflow.executor import StreamFlowExecutor
 from streamflow.workflow.step import CombinatorStep
 from streamflow.workflow.token import IterationTerminationToken, ListToken
 
-# A run that has all outputs is stuck if no step ends and no job runs for this long.
+# A run with all its outputs is considered stuck if no step ends and no job runs for this long.
 STUCK_SECONDS = 10.0
-# Name of the input that is added to steps which would not follow the enclosing workflow.
+# name of the input that is added to steps that would not run with the enclosing workflow
 ENCLOSING = "sfq-enclosing"
+# By class of a process: the class of its inputs in cwl-utils.
 INPUTS = {
     "CommandLineTool": "CommandInputParameter",
     "ExpressionTool": "WorkflowInputParameter",
     "Workflow": "WorkflowInputParameter",
 }
+# statuses of jobs that have not ended
 ACTIVE = {Status.FIREABLE, Status.RUNNING, Status.RECOVERY}
 
 
 class WholeExecutor(StreamFlowExecutor):
-    """Runs a workflow until all of its steps have ended, even those without an output."""
+    """Runs a workflow until all steps have ended, even steps on which no output depends."""
 
     _has_outputs = False
 
     async def close(self) -> None:
-        """End the run; if it has all outputs, wait for the other steps first."""
+        """End the run; if it has all its outputs, first wait for the remaining steps."""
         ports, task = self.workflow.output_ports, asyncio.current_task()
         is_failure = task in self.executions or task in self.output_tasks.values()
         if (
@@ -85,8 +88,8 @@ class WholeExecutor(StreamFlowExecutor):
         await super().close()
 
     async def _finish(self) -> None:
-        """Wait for the pending steps, as long as steps end or jobs are active."""
-        pending = {one for one in self.executions if not one.done()}
+        """Wait for the pending steps while steps end or jobs are active."""
+        pending = {execution for execution in self.executions if not execution.done()}
         while pending and not self._closed:
             ended, pending = await asyncio.wait(
                 pending, timeout=STUCK_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -104,7 +107,7 @@ def _translate_workflow(
     name_prefix: str,
     cwl_name_prefix: str,
 ) -> None:
-    """Translate a workflow, with a step that writes to each port of its outputs.
+    """Translate a workflow so that a step writes to the port of each output.
 
     :raises WorkflowDefinitionException: if a source is listed twice
     """
@@ -141,14 +144,16 @@ def _follow_enclosing(
 ) -> None:
     """Let a step of an inner workflow run each time that the workflow runs.
 
-    StreamFlow does so by the sources of inputs without ``valueFrom``. If there are none, a
-    default, or the null of an optional input, is given only once.
+    In StreamFlow, the sources of inputs without ``valueFrom`` start the step. If there are
+    none, the step gets a default, or the null of an optional input, only once.
     """
-    sources = [one for one in step.in_ if one.source]
-    if any(one.valueFrom is None for one in sources):
+    sources = [input_ for input_ in step.in_ if input_.source]
+    if any(input_.valueFrom is None for input_ in sources):
         return
-    module = import_module(type(step).__module__)  # for the version of CWL
-    followed = [one.source for one in sources] or [one.id for one in workflow.inputs]
+    module = import_module(type(step).__module__)  # the classes for this version of CWL
+    followed = [input_.source for input_ in sources] or [
+        input_.id for input_ in workflow.inputs
+    ]
     for source in followed[:1]:
         first = source[0] if isinstance(source, list) else source
         added = module.WorkflowStepInput(id=f"{step.id}/{ENCLOSING}", source=first)
@@ -156,10 +161,10 @@ def _follow_enclosing(
 
 
 class Signal(ForwardTransformer):
-    """Passes on that the enclosing workflow runs, without the value of its input.
+    """Signals that the enclosing workflow runs, without passing on the value of its input.
 
-    A process without inputs depends on no value: its jobs get no copies of files, and their
-    results are reused whatever the value.
+    The results of a process without inputs do not depend on this value: jobs must not get
+    copies of files, and a job's result is reused regardless of the value.
     """
 
     async def transform(
@@ -175,11 +180,11 @@ def _share(
     source: str,
     outputs: list[str],
 ) -> None:
-    """Pass what the step of a source writes to all outputs of this source.
+    """Pass the values of a source to all outputs that name the source.
 
-    :param ports: the ports of sources and outputs, by name
+    :param ports: ports of sources and outputs, by name
     """
-    # StreamFlow lets the source write to the port of the last output.
+    # In StreamFlow, the source writes to the port of the last output.
     *others, last = outputs
     shared = ports.setdefault(last, workflow.create_port())
     ports[source] = shared
@@ -193,7 +198,7 @@ def _forward(workflow: CWLWorkflow, output: str, source: Port, port: Port) -> No
     step = workflow.create_step(
         cls=ForwardTransformer, name=f"{output}-source-forward-transformer"
     )
-    # The end of an iteration is passed on to the output port with the input port's name.
+    # The two ports have the same name, since the end of an iteration is passed on by name.
     step.add_input_port(posixpath.basename(output), source)
     step.add_output_port(posixpath.basename(output), port)
 
@@ -201,15 +206,15 @@ def _forward(workflow: CWLWorkflow, output: str, source: Port, port: Port) -> No
 def _source(link: Any, source: str | list[str] | None) -> str | list[str] | None:
     """Return the source of a link in the form that StreamFlow reads correctly.
 
-    :param link: an input of a step, or an output of a workflow
+    :param link: input of a step, or output of a workflow
     :raises WorkflowDefinitionException: if a source is listed twice
     """
     if not isinstance(source, list):
         return [source] if source is not None and link.linkMerge else source
-    for one, times in Counter(source).items():
+    for name, times in Counter(source).items():
         if times > 1:
             raise WorkflowDefinitionException(
-                f"{one.rpartition('#')[2]} is listed {times} times as a source, and "
+                f"{name.rpartition('#')[2]} is listed {times} times as a source, and "
                 "StreamFlow takes it once; let a step repeat it"
             )
     is_merged = link.linkMerge or getattr(link, "pickValue", None)
@@ -223,9 +228,9 @@ def _recursive_translate(
     *args: Any,
     **options: Any,
 ) -> None:
-    """Translate a process or a step, after naming its records that have no name.
+    """Translate a process or a step, after naming its unnamed records.
 
-    A process without inputs gets one if it has to follow the enclosing workflow.
+    If a process without inputs has to run with the enclosing workflow, an input is added.
     """
     added = f"{options['name_prefix']}/{ENCLOSING}"
     if added in self.input_ports and getattr(cwl_element, "inputs", None) == []:
@@ -233,10 +238,14 @@ def _recursive_translate(
         kinds = (
             INPUTS.get(cwl_element.class_, ""),
             "InputParameter",
-        )  # the latter in v1.0
-        kind = next(getattr(module, one) for one in kinds if hasattr(module, one))
+        )  # the second name in v1.0
+        kind = next(
+            getattr(module, kind_name)
+            for kind_name in kinds
+            if hasattr(module, kind_name)
+        )
         identifier = f"#{options['cwl_name_prefix']}/{ENCLOSING}"
-        cwl_element = copy(cwl_element)  # other steps may run it
+        cwl_element = copy(cwl_element)  # other steps may run the same process
         cwl_element.inputs = [kind(id=identifier, type_=["null", "Any"])]
         signal = workflow.create_step(cls=Signal, name=f"{added}-signal")
         signal.add_input_port(ENCLOSING, self.input_ports[added])
@@ -249,10 +258,10 @@ def _recursive_translate(
 
 
 def _name_records(type_: Any) -> None:
-    """Name each unnamed record with the prefix of its fields' names, for StreamFlow."""
+    """Name each unnamed record with the prefix of its fields' names, as StreamFlow expects."""
     if isinstance(type_, list):
-        for one in type_:
-            _name_records(one)
+        for alternative in type_:
+            _name_records(alternative)
     elif isinstance(type_, cwl_utils.parser.ArraySchema):
         _name_records(type_.items)
     elif isinstance(type_, cwl_utils.parser.RecordSchema):
@@ -266,13 +275,13 @@ def _name_records(type_: Any) -> None:
 def build_context(
     inputs: MutableMapping[str, Token], *args: Any, **options: Any
 ) -> CWLParameterContext:
-    """Build what an expression reads, without the input that is added."""
+    """Build the context that an expression reads, without the input :data:`ENCLOSING`."""
     given = {name: token for name, token in inputs.items() if name != ENCLOSING}
     return _build_context(given, *args, **options)
 
 
 class NestedListCombinator(ListMergeCombinator):
-    """Merges a single source with ``merge_nested``, into a list of one."""
+    """Merges a single source with ``merge_nested`` into a list of one."""
 
 
 def _create_list_merger(
@@ -301,9 +310,10 @@ def _create_list_merger(
 async def combine(
     self: ListMergeCombinator, port_name: str, token: Token
 ) -> AsyncIterator[MutableMapping[str, Any]]:
-    """Merge the sources of a link, or, to flatten them, the items of sources that are lists.
+    """Merge the sources of a link or, if flattened, the items of sources that are lists.
 
-    For a single source without ``merge_nested``, ``pickValue`` picks from the items.
+    A single source without ``merge_nested`` is also flattened, so that ``pickValue`` picks
+    from its items.
     """
     if isinstance(token, IterationTerminationToken):
         return
@@ -314,13 +324,19 @@ async def combine(
         tokens: list[Token] = [source["token"] for source in sources]
         merged = [
             item
-            for one in tokens
-            for item in (one.value if is_flat and isinstance(one, ListToken) else [one])
+            for source_token in tokens
+            for item in (
+                source_token.value
+                if is_flat and isinstance(source_token, ListToken)
+                else [source_token]
+            )
         ]
         yield {
             self.output_name: {
                 "token": ListToken(merged, tag=get_tag(tokens)),
-                "input_ids": [one for source in sources for one in source["input_ids"]],
+                "input_ids": [
+                    input_id for source in sources for input_id in source["input_ids"]
+                ],
             }
         }
 
@@ -331,10 +347,10 @@ def _create_nested_size_tag(
     step_name: str,
     workflow: Workflow,
 ) -> MutableSequence[Port]:
-    """Return the sizes of a nested scatter, which all outputs of its step share.
+    """Return the ports with the sizes of a nested scatter; all outputs of the step share them.
 
-    StreamFlow creates the steps that count the sizes again for each output, with the same
-    names, so only the steps of the last output run.
+    StreamFlow would create the steps that count the sizes again for each output. As they have
+    the same names, only the steps of the last output would run.
     """
     made = _sizes_of_scatters.setdefault(workflow, {})
     key = (step_name, *size_ports, *replicas_port)
@@ -343,16 +359,18 @@ def _create_nested_size_tag(
     return [*made[key]]
 
 
+# By workflow: the ports with the sizes of each nested scatter.
 _sizes_of_scatters = WeakKeyDictionary[
     Workflow, dict[tuple[str, ...], MutableSequence[Port]]
 ]()
+# StreamFlow's own functions, which the replacements call
 _build_context = values.build_context
 _create_merger = translator._create_list_merger
 _create_sizes = translator._create_nested_size_tag
 _translate = CWLTranslator._translate_workflow
 _translate_element = CWLTranslator._recursive_translate
 
-#: class or module, name, and what replaces it there
+#: class or module, name of its function or method, and the replacement
 REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     (values, "build_context", build_context),
     (ListMergeCombinator, "combine", combine),
@@ -360,6 +378,6 @@ REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     (translator, "_create_nested_size_tag", _create_nested_size_tag),
     (CWLTranslator, "_recursive_translate", _recursive_translate),
     (CWLTranslator, "_translate_workflow", _translate_workflow),
-    # Retries keep StreamFlow's own executor.
+    # Only in this module: retries keep StreamFlow's own executor.
     (main, StreamFlowExecutor.__name__, WholeExecutor),
 )

@@ -1,17 +1,17 @@
-"""The outputs of a job: its workflow gets all of them or none, each of its declared type.
+"""Fixes of StreamFlow for outputs: a workflow gets a job's outputs together, and well-typed.
 
-:data:`REPLACEMENTS` are for methods of StreamFlow 0.2.0rc3, for these reasons:
+:data:`REPLACEMENTS` replaces methods of StreamFlow 0.2.0rc3, which has these errors:
 
-- It passes on each output as soon as it is collected. If another output of the same attempt
-  is missing or wrong, the job is retried, and later steps mix the outputs of both attempts.
-- It accepts a value for a list of one, a list of one for a value, a command's standard output
-  for an output without a binding, and a value that is not a list for an empty scatter.
-- If the lists of a scatter differ in length, it runs the first jobs before it fails. If a list
-  is empty, it runs no job, and does not fail.
+- StreamFlow passes on each output as soon as it is collected. If another output of the same
+  attempt is missing or wrong, the job is retried, and later steps mix outputs of two attempts.
+- It accepts a single value for a list, a list of one for a single value, a command's standard
+  output for an output without a binding, and, in an empty scatter, a value that is no list.
+- If the lists of a scatter differ in length, it runs the first jobs before it fails. If one of
+  them is empty, it runs no job, and does not fail.
 - If a job of a scatter could not be scheduled, it gathers only the outputs of the other jobs.
 - If a list of a ``nested_crossproduct`` is empty, the result has wrong numbers of empty lists.
-- ``loadContents`` strips the text of a remote file, and replaces the line breaks of a local one.
-- On a remote host, ``glob`` splits names at spaces, and runs what is a command in the pattern.
+- ``loadContents`` strips the text of a remote file, and changes line breaks of a local file.
+- On a remote host, ``glob`` splits names at spaces, and runs commands in the pattern.
 """
 
 from __future__ import annotations
@@ -48,25 +48,26 @@ from sf_quantum import journal
 from sf_quantum.connectors import exit_codes
 from sf_quantum.connectors.exit_codes import ExitCodes
 
-#: prefixes of names in the folder of the outputs that the run itself uses
+#: prefixes of the names that the run itself uses in the folder of the outputs
 RESERVED = ("streamflow.log", ".streamflow.lock")
-_Values = cwl.CWLCommandOutputProcessor
-_Records = cwl.CWLObjectCommandOutputProcessor
+_ValueProcessor = cwl.CWLCommandOutputProcessor
+_RecordProcessor = cwl.CWLObjectCommandOutputProcessor
 
 
 def protect(folder: Path, earlier: Iterable[Path]) -> None:
-    """Let a run overwrite outputs of earlier runs, but keep other files in its folder.
+    """Let a run overwrite outputs of earlier runs in its folder, but keep other files.
 
-    StreamFlow 0.2.0rc3 gives a second output of the same name another name, but overwrites a
-    file of that name in the folder.
+    If two outputs of a run have the same name, StreamFlow 0.2.0rc3 renames the second; but it
+    overwrites a file of the same name that is already in the folder.
 
     :param folder: absolute path of the folder of the workflow's outputs
-    :param earlier: absolute paths of files and folders that earlier runs have written there
+    :param earlier: absolute paths of files and folders that earlier runs have written to it
     """
     own, choose = {*earlier} - {folder, *folder.parents}, CWLWorkflow.get_output_path
     claimed = set[Path]()
 
     def claim(workflow: CWLWorkflow, path: Path) -> None:
+        """Check that a run may write an output to a path; set aside a file that is there."""
         if path == folder:
             return
         if path.name.startswith(RESERVED):
@@ -74,7 +75,7 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
                 f"{path} is a file of the run itself: name the output differently"
             )
         locations = workflow.context.data_manager.get_data_locations(str(path))
-        if path not in claimed and any(one.location.local for one in locations):
+        if path not in claimed and any(known.location.local for known in locations):
             raise WorkflowExecutionException(
                 f"{path} is an input of this run, and one of its outputs has that name: "
                 "name another --outdir"
@@ -92,11 +93,13 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
     async def get_output_path(
         self: CWLWorkflow, unique: bool, *args: Any, **options: Any
     ) -> CWLOutputPathContextManager:
+        """Choose the path of an output as StreamFlow does, and claim the path."""
         context = await choose(self, unique, *args, **options)
         if unique:
             chosen = Path(str(context.path))
             try:
-                # A link is renamed, and its target is not overwritten.
+                # Only the folder is resolved: if the file is a link, the link itself is
+                # renamed, and its target is not overwritten.
                 claim(self, chosen.parent.resolve() / chosen.name)
             except (OSError, WorkflowExecutionException) as error:
                 if context.event is not None:
@@ -108,7 +111,7 @@ def protect(folder: Path, earlier: Iterable[Path]) -> None:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file or folder like a numbered backup of GNU's ``cp --backup``."""
+    """Rename a file or folder like a numbered backup of GNU's ``cp``; return the new path."""
     names = (path.with_name(f"{path.name}.~{number}~") for number in count(1))
     kept = next(name for name in names if not os.path.lexists(name))
     path.rename(kept)
@@ -119,7 +122,7 @@ def _set_aside(path: Path) -> Path:
 async def _execute_command(
     self: ExecuteStep, job: Job, connectors: MutableMapping[str, Connector]
 ) -> None:
-    """Run an attempt, and put its outputs into their ports once all are collected."""
+    """Run an attempt, and put its outputs into their ports when all have been collected."""
     with exit_codes.of_job(_exit_codes(self.command)):
         output = await cast(Command, self.command).execute(job)
     if output.status == Status.FAILED:
@@ -129,9 +132,10 @@ async def _execute_command(
     if output.status != Status.COMPLETED or self.terminated:
         return
     if isinstance(output, cwl.CWLCommandOutput) and isinstance(output.value, str):
-        # In CWL, a command's standard output is an output only by way of a file.
+        # In CWL, a command's standard output is an output only if it is written to a file.
         output = output.update(None)
-    # CWL's WorkReuse, for which CWLExecuteStep overrides the method that is replaced here
+    # CWLExecuteStep has its own version of this method for CWL's WorkReuse, which is why its
+    # check is called here.
     reusable = self._is_recoverable(job) if isinstance(self, CWLExecuteStep) else True
     collected = await asyncio.gather(
         *(
@@ -156,7 +160,7 @@ async def _execute_command(
 
 
 def _exit_codes(command: Command | None) -> ExitCodes:
-    """The exit codes of a tool, for the connectors that run the command."""
+    """Return the exit codes of a tool, for the connectors that run the command."""
     if not isinstance(command, CWLCommand):
         return ExitCodes()
     return ExitCodes(command.success_codes or (), command.failure_codes or ())
@@ -174,7 +178,7 @@ async def _eval(
     for name, token in inputs.items():
         if not isinstance(token, ListToken):
             raise WorkflowExecutionException(
-                f"input {name} is scattered and must be a list, got {_shown(token.value)}"
+                f"input {name} is scattered and must be a list, got {_describe_value(token.value)}"
             )
         lengths[name] = len(token.value)
     if self.scatter_method == "dotproduct" and len({*lengths.values()}) > 1:
@@ -188,32 +192,34 @@ async def _eval(
 async def _on_false(
     self: CWLEmptyScatterConditionalStep, inputs: MutableMapping[str, Token]
 ) -> None:
-    """Make the outputs of a scatter without jobs: empty lists, nested by its lists' lengths.
+    """Create the outputs of a scatter without jobs: empty lists, nested as the lists require.
 
-    StreamFlow makes one empty list per scattered list, regardless of the lists' lengths.
+    StreamFlow creates one empty list per scattered list, regardless of the lists' lengths.
     """
     tag = get_tag(inputs.values())
     lists = [len(inputs[name].value) for name in self.get_input_ports()]
     is_nested = self.scatter_method == "nested_crossproduct"
-    value = _nothing(lists, tag) if is_nested else ListToken([], tag=tag)
+    value = _empty_result(lists, tag) if is_nested else ListToken([], tag=tag)
     for port in self.get_skip_ports().values():
         ids = get_entity_ids(inputs.values())
         port.put(await self._persist_token(value.update(value.value), port, ids))
 
 
-def _nothing(lengths: list[int], tag: str) -> ListToken:
-    """The result of a nested scatter with an empty list."""
+def _empty_result(lengths: list[int], tag: str) -> ListToken:
+    """Return the result of a nested scatter over lists of which one is empty."""
     first, *others = lengths
-    return ListToken([_nothing(others, tag) for _ in range(first)], tag=tag)
+    return ListToken([_empty_result(others, tag) for _ in range(first)], tag=tag)
 
 
 async def _gather(self: GatherStep, key: str) -> None:
     """Gather the outputs of a scatter; if an output is missing after a failure, fail.
 
-    Without a failure, the workflow is that of a retry, which gathers only some outputs.
+    If an output is missing without a failure, this is a retry, which gathers only some
+    outputs.
     """
-    # The step replaces the size in its own table when it gathers incomplete outputs; the size
-    # in the port stays, near the end of a list with the sizes of all iterations of a loop.
+    # The size is read from the port, since the step replaces the size in its own table when it
+    # gathers incomplete outputs. The port has the sizes of all iterations of a loop, the
+    # latest at the end.
     tokens = reversed(self.get_size_port().token_list)
     sizes = (
         token.value
@@ -226,26 +232,29 @@ async def _gather(self: GatherStep, key: str) -> None:
     ):
         await self.terminate(Status.FAILED)
     else:
-        await _gather_all(self, key)
+        await _original_gather(self, key)
 
 
-_gather_all = GatherStep._gather
-_value = _Values.process
-_from_files = _Values._process_command_output
-_from_json = _Values._process_command_output_json
-_as_record = _Records._process
-_field_by_field = _Records._propagate
+# StreamFlow's own methods, which the replacements call
+_original_gather = GatherStep._gather
+_original_process_output = _ValueProcessor.process
+_original_process_files = _ValueProcessor._process_command_output
+_original_process_json = _ValueProcessor._process_command_output_json
+_original_process_record = _RecordProcessor._process
+_original_propagate = _RecordProcessor._propagate
 
 
 async def process(
-    self: _Values,
+    self: _ValueProcessor,
     job: Job,
     command_output: asyncio.Future[CommandOutput],
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token | None:
-    """Collect an output; an empty list is not null, even if the output is optional."""
-    token = await _value(self, job, command_output, connector, recoverable)
+    """Collect an output; do not replace an empty list with null if the output is optional."""
+    token = await _original_process_output(
+        self, job, command_output, connector, recoverable
+    )
     output = await command_output
     is_json = isinstance(output, cwl.CWLOutputJSONCommandOutput)
     if is_json and output.value == [] and token is not None:
@@ -253,9 +262,10 @@ async def process(
     return token
 
 
-async def _process_command_output(self: _Values, *args: Any) -> Any:
-    value = await _from_files(self, *args)
-    # A glob returns a list of one file; CWL also accepts such a list from an expression.
+async def _process_command_output(self: _ValueProcessor, *args: Any) -> Any:
+    value = await _original_process_files(self, *args)
+    # For a single file, a list of one is accepted: a glob returns such a list, and CWL also
+    # accepts it from an expression.
     if not (self.single and _has_files(self)) and (
         self.glob is None or self.output_eval is not None
     ):
@@ -263,68 +273,73 @@ async def _process_command_output(self: _Values, *args: Any) -> Any:
     return value
 
 
-async def _process_command_output_json(self: _Values, *args: Any) -> Any:
-    value = await _from_json(self, *args)
+async def _process_command_output_json(self: _ValueProcessor, *args: Any) -> Any:
+    value = await _original_process_json(self, *args)
     _check_shape(self, value)
     return value
 
 
 async def _process(
-    self: _Records,
+    self: _RecordProcessor,
     job: Job,
     command_output: asyncio.Future[CommandOutput],
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token | None:
-    value, required = (await command_output).value, _required(self)
+    """Collect a record, after checking that no required field is missing."""
+    value, required = (await command_output).value, _required_fields(self)
     if value is None and not required:  # the record may be optional
-        return await _as_record(self, job, command_output, connector, recoverable)
+        return await _original_process_record(
+            self, job, command_output, connector, recoverable
+        )
     if isinstance(value, list) is self.single:
-        _refuse(self.name, "record" if self.single else "record[]", value)
+        _raise_type_error(self.name, "record" if self.single else "record[]", value)
     for record in [value] if self.single else value:
         for field in required if isinstance(record, Mapping) else ():
             if field not in record:
-                _refuse(self.name, f"record with the field {field}", record)
-    return await _as_record(self, job, command_output, connector, recoverable)
+                _raise_type_error(self.name, f"record with the field {field}", record)
+    return await _original_process_record(
+        self, job, command_output, connector, recoverable
+    )
 
 
 async def _propagate(
-    self: _Records,
+    self: _RecordProcessor,
     job: Job,
     command_output: asyncio.Future[CommandOutput],
     connector: Connector | None = None,
     recoverable: bool = False,
 ) -> Token:
-    """Collect each field with its own binding, unless the record is given as one value."""
+    """Collect each field of a record with its own binding; refuse any other value."""
     output = await command_output
     whole = self.output_eval or isinstance(output, cwl.CWLOutputJSONCommandOutput)
-    if whole and (output.value is not None or _required(self)):
-        _refuse(self.name, "record", output.value)
-    return await _field_by_field(self, job, command_output, connector, recoverable)
+    if whole and (output.value is not None or _required_fields(self)):
+        _raise_type_error(self.name, "record", output.value)
+    return await _original_propagate(self, job, command_output, connector, recoverable)
 
 
-def _required(records: _Records) -> set[str]:
-    """The fields of a record that must not be null."""
+def _required_fields(records: _RecordProcessor) -> set[str]:
+    """Return the fields of a record that must not be null."""
     return {
         field
         for field, processor in records.processors.items()
-        if isinstance(processor, _Values) and not processor.optional
+        if isinstance(processor, _ValueProcessor) and not processor.optional
     }
 
 
-def _has_files(processor: _Values) -> bool:
+def _has_files(processor: _ValueProcessor) -> bool:
     return not {"File", "Directory"}.isdisjoint(_types(processor))
 
 
-def _types(processor: _Values) -> list[str]:
+def _types(processor: _ValueProcessor) -> list[str]:
     types = processor.token_type or "Any"
     return [types] if isinstance(types, str) else [*types]
 
 
-def _check_shape(processor: _Values, value: object) -> None:
-    """Check that a value is a list if a list is declared, and only then.
+def _check_shape(processor: _ValueProcessor, value: object) -> None:
+    """Check that a value is a list if, and only if, a list is declared.
 
-    :raises ProcessorTypeError: otherwise
+    :raises ProcessorTypeError: if it is not
     """
     types = _types(processor)
     # StreamFlow does not record whether an enum is an item of a list.
@@ -333,16 +348,18 @@ def _check_shape(processor: _Values, value: object) -> None:
     is_any = processor.single and "Any" in types
     if value is None if is_any else isinstance(value, list) is processor.single:
         suffix = "" if processor.single else "[]"
-        _refuse(processor.name, " or ".join(one + suffix for one in types), value)
+        _raise_type_error(
+            processor.name, " or ".join(type_ + suffix for type_ in types), value
+        )
 
 
-def _refuse(name: str, expected: str, value: object) -> None:
+def _raise_type_error(name: str, expected: str, value: object) -> None:
     raise ProcessorTypeError(
-        f"Expected {name} of type {expected}, got {_shown(value)}."
+        f"Expected {name} of type {expected}, got {_describe_value(value)}."
     )
 
 
-def _shown(value: object) -> str:
+def _describe_value(value: object) -> str:
     return "null" if value is None else f"{infer_type_from_token(value)} {value!r:.80}"
 
 
@@ -352,13 +369,13 @@ async def _read_local(
     encoding: str | None = None,
     errors: str | None = None,
 ) -> str:
-    """Read the first ``n`` bytes of a file of this machine as they are."""
+    """Read the first ``n`` bytes of a file on this machine, without changing line breaks."""
 
     def read() -> bytes:
         with Path(self).open("rb") as file:
             return file.read(n)
 
-    return _text(await asyncio.to_thread(read), encoding, errors)
+    return _decode(await asyncio.to_thread(read), encoding, errors)
 
 
 async def _read_remote(
@@ -367,34 +384,37 @@ async def _read_remote(
     encoding: str | None = None,
     errors: str | None = None,
 ) -> str:
-    """Read the first ``n`` bytes of a remote file as they are."""
+    """Read the first ``n`` bytes of a remote file, without stripping them."""
     if (inner := await self._get_inner_path()) != self:
         return await inner.read_text(n, encoding, errors)
     path = shlex.quote(str(self))
     first = ["cat", path] if n < 0 else ["head", "-c", str(n), path]
-    # The status of a pipe is that of its last command.
+    # The file is tested first, since the status of a pipe is only the last command's.
     exists = ["test", "-f", path, "&&", "test", "-r", path, "&&"]
-    content = await _output(self, [*exists, *first, "|", "base64"])
-    return _text(content, encoding, errors)
+    content = await _read_output(self, [*exists, *first, "|", "base64"])
+    return _decode(content, encoding, errors)
 
 
 async def _glob_remote(
     self: RemoteStreamFlowPath, pattern: str, *, case_sensitive: bool | None = None
 ) -> AsyncIterator[RemoteStreamFlowPath]:
-    """Find remote files, whatever their names; only ``*``, ``?`` and ``[`` are special."""
+    """Find remote files of any name; only ``*``, ``?`` and ``[`` are special characters."""
     if await self._get_inner_path() != self or not pattern or pattern.startswith("/"):
-        async for path in _glob(self, pattern, case_sensitive=case_sensitive):
+        async for path in _original_glob(self, pattern, case_sensitive=case_sensitive):
             yield path
         return
-    words = f"{shlex.quote(str(self))}/{_SPECIAL.sub(_quoted, pattern)}"
+    words = f"{shlex.quote(str(self))}/{_SPECIAL.sub(_quote_match, pattern)}"
     names = ["test", "-e", '"$1"', "&&", "printf", r"'%s\0'", '"$@"']
     command = ["set", "--", words, ";", "{", *names, ";", "}", "|", "base64"]
-    for name in (await _output(self, command)).decode().split("\0")[:-1]:
+    for name in (await _read_output(self, command)).decode().split("\0")[:-1]:
         yield self.with_segments(name)
 
 
-async def _output(path: RemoteStreamFlowPath, command: list[str]) -> bytes:
-    """Run a command on a path's host that prints base64, since connectors strip output."""
+async def _read_output(path: RemoteStreamFlowPath, command: list[str]) -> bytes:
+    """Return the output of a command on a path's host.
+
+    The command prints base64, since connectors strip the output.
+    """
     result, status = await path.connector.run(
         location=path.location, command=command, capture_output=True
     ) or ("", None)
@@ -405,30 +425,30 @@ async def _output(path: RemoteStreamFlowPath, command: list[str]) -> bytes:
     return base64.b64decode(result)
 
 
-def _quoted(special: re.Match[str]) -> str:
+def _quote_match(special: re.Match[str]) -> str:
     return shlex.quote(special[0])
 
 
-def _text(content: bytes, encoding: str | None, errors: str | None) -> str:
-    # A character that the limit cuts is left out.
+def _decode(content: bytes, encoding: str | None, errors: str | None) -> str:
+    # If the limit on bytes cuts the last character, the character is left out.
     decoder = codecs.getincrementaldecoder(encoding or "utf-8")(errors or "strict")
     return decoder.decode(content)
 
 
-# What a shell may take for more than a character of a pattern.
+# Characters of a pattern that are quoted, since a shell might give them another meaning.
 _SPECIAL = re.compile(r"[^\w./*?\[\]!^-]+")
-_glob = RemoteStreamFlowPath.glob
-#: class or module, name, and what replaces it there
+_original_glob = RemoteStreamFlowPath.glob
+#: class, name of its method, and the replacement
 REPLACEMENTS: tuple[tuple[type, str, Any], ...] = (
     (ExecuteStep, "_execute_command", _execute_command),
     (CWLEmptyScatterConditionalStep, "_eval", _eval),
     (CWLEmptyScatterConditionalStep, "_on_false", _on_false),
     (GatherStep, "_gather", _gather),
-    (_Values, "process", process),
-    (_Values, "_process_command_output", _process_command_output),
-    (_Values, "_process_command_output_json", _process_command_output_json),
-    (_Records, "_process", _process),
-    (_Records, "_propagate", _propagate),
+    (_ValueProcessor, "process", process),
+    (_ValueProcessor, "_process_command_output", _process_command_output),
+    (_ValueProcessor, "_process_command_output_json", _process_command_output_json),
+    (_RecordProcessor, "_process", _process),
+    (_RecordProcessor, "_propagate", _propagate),
     (LocalStreamFlowPath, "read_text", _read_local),
     (RemoteStreamFlowPath, "read_text", _read_remote),
     (RemoteStreamFlowPath, "glob", _glob_remote),

@@ -1,4 +1,4 @@
-"""Errors on the terminal in a few lines, and the engine's tracebacks in a log."""
+"""Shortening of the engine's errors on the terminal, and a log for their tracebacks."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from streamflow.log_handler import logger
 
 from sf_quantum.journal.failures import message_lines, without_script
 
-# StreamFlow logs an error at several places, with other errors in between
+# Number of latest errors that are remembered: StreamFlow logs an error in several places, with
+# other errors in between.
 REMEMBERED = 64
 
 
-# the engine's report that a run has failed, which says neither why nor where
+# the engine's message that a run has failed, which states neither reason nor place
 FAILED = "FAILED Workflow execution"
 
 
 @dataclass(frozen=True)
 class StepError:
-    """An error of a step of the engine, which has several steps for each step of CWL.
+    """An error in a step of the engine, which has several steps for each step in CWL.
 
-    :param job: the job in which the error occurred; empty outside of jobs
+    :param job: name of the job in which the error occurred; empty outside of jobs
     """
 
     step: str
@@ -43,15 +44,15 @@ class StepError:
 
 
 class OneLineException(UnrecoverableWorkflowException):
-    """An error whose message says all that a user needs."""
+    """An error whose message is sufficient for the user, without a traceback."""
 
 
 class TracebackFilter(logging.Filter):
     """Shortens the errors that StreamFlow logs, except with ``--debug``.
 
-    An expected failure, or a :class:`OneLineException`, becomes one line. In a run of
-    ``sfq.journal``, any other error is reduced to its message, and its traceback is written
-    to the file :attr:`log`.
+    An expected failure, or a :class:`OneLineException`, becomes one line. In a run with the
+    scheduler ``sfq.journal``, any other error is reduced to its message, and its traceback is
+    written to the file :attr:`log`.
     """
 
     def __init__(self) -> None:
@@ -60,28 +61,32 @@ class TracebackFilter(logging.Filter):
         self.shortens = False
         #: the file for tracebacks, once a job has begun
         self.log: Path | None = None
-        #: text that replaces StreamFlow's report that a run has failed
+        #: text that replaces StreamFlow's message that a run has failed
         self.conclusion = ""
         #: the errors of the engine's steps so far, in order
         self.step_errors: dict[StepError, None] = {}
         self._summaries: dict[str, tuple[int, str]] = {}
         self._reported: set[str] = set()
-        self._seen: deque[BaseException] = deque(maxlen=REMEMBERED)
-        self._latest: WeakKeyDictionary[asyncio.Task[object], str] = WeakKeyDictionary()
+        self._seen_errors: deque[BaseException] = deque(maxlen=REMEMBERED)
+        self._latest_messages: WeakKeyDictionary[asyncio.Task[object], str] = (
+            WeakKeyDictionary()
+        )
 
     def expect(self, level: int, job: str, summary: str) -> None:
-        """Set the summary that replaces the next report of a job's failure."""
+        """Set the summary that replaces the next log message about a job's failure."""
         self._summaries[job] = (level, summary)
 
     def forget(self, job: str) -> None:
-        """Forget the errors of a job, which is attempted again."""
-        for error in [one for one in self.step_errors if one.job == job]:
+        """Forget the errors of a job that is attempted again."""
+        for error in [
+            step_error for step_error in self.step_errors if step_error.job == job
+        ]:
             del self.step_errors[error]
 
     def latest(self) -> str:
-        """The message of the latest error that the current task has logged."""
+        """Return the message of the latest error that the current task has logged."""
         task = asyncio.current_task()
-        return self._latest.get(task, "") if task is not None else ""
+        return self._latest_messages.get(task, "") if task is not None else ""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -91,7 +96,9 @@ class TracebackFilter(logging.Filter):
             self._remember(error)
         if logger.isEnabledFor(logging.DEBUG):
             return True
-        job = next((job for job in self._summaries if _names(str(error), job)), None)
+        job = next(
+            (job for job in self._summaries if _contains_name(str(error), job)), None
+        )
         if job is not None and record.exc_info and isinstance(error, WorkflowException):
             record.levelno, record.msg = self._summaries.pop(job)
             record.levelname = logging.getLevelName(record.levelno)
@@ -108,19 +115,19 @@ class TracebackFilter(logging.Filter):
         return True
 
     def _remember(self, error: BaseException) -> None:
-        """Keep the message of an error, by its task and by its step."""
+        """Keep the message of an error, both by task and by step."""
         with suppress(RuntimeError):  # outside of an event loop
             if (task := asyncio.current_task()) is not None:
-                self._latest[task] = _message(error)
-        step = None if isinstance(error, asyncio.CancelledError) else _located(error)
+                self._latest_messages[task] = _message(error)
+        step = None if isinstance(error, asyncio.CancelledError) else _locate(error)
         if step is not None:
             self.step_errors[step] = None
 
     def _shorten(self, record: logging.LogRecord, error: BaseException) -> bool:
-        """Reduce an error to its message, and return whether it is to be shown."""
-        if any(error is one for one in self._seen):
+        """Reduce an error to its message; return whether the message should be shown."""
+        if any(error is seen for seen in self._seen_errors):
             return False
-        self._seen.append(error)
+        self._seen_errors.append(error)
         if self.log is not None:
             with suppress(OSError), self.log.open("a", encoding="utf-8") as file:
                 file.write("".join(traceback.format_exception(error)))
@@ -132,13 +139,13 @@ class TracebackFilter(logging.Filter):
 
 
 def _message(error: BaseException) -> str:
-    """The message of an error, or else of its cause."""
+    """Return the message of an error; if it is empty, the message of its cause."""
     cause = str(error.__cause__ or "")
     return without_script(str(error) or cause or type(error).__name__)
 
 
-def _located(error: BaseException) -> StepError | None:
-    """The step and the job in which an error was raised; ``None`` outside of steps."""
+def _locate(error: BaseException) -> StepError | None:
+    """Return the step and the job in which an error was raised; ``None`` outside of steps."""
     step, job = "", ""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner, subject = frame.f_locals.get("self"), frame.f_locals.get("job")
@@ -149,19 +156,19 @@ def _located(error: BaseException) -> StepError | None:
     return StepError(step, job, _message(error)) if step else None
 
 
-def _names(text: str, job: str) -> bool:
-    """Whether a text contains the name of a job, not as part of a longer name."""
+def _contains_name(text: str, job: str) -> bool:
+    """Return whether a text contains the name of a job, and not only within a longer name."""
     return re.search(rf"(?<![\w/.-]){re.escape(job)}(?![\w/-]|\.\w)", text) is not None
 
 
 @cache
 def traceback_filter() -> TracebackFilter:
-    """The filter of this process, which the first call adds to StreamFlow's logger.
+    """Return the filter of this process; the first call adds it to StreamFlow's logger.
 
-    It is also added to asyncio's logger, for errors of tasks that StreamFlow leaves when a
-    run fails.
+    The filter is also added to asyncio's logger, for errors of tasks that StreamFlow leaves
+    behind when a run fails.
     """
     instance = TracebackFilter()
-    for one in (logger, logging.getLogger("asyncio")):
-        one.addFilter(instance)
+    for filtered in (logger, logging.getLogger("asyncio")):
+        filtered.addFilter(instance)
     return instance

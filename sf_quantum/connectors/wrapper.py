@@ -29,12 +29,13 @@ from streamflow.deployment.wrapper import (
 
 from sf_quantum.connectors import guardian
 
+# size of the end of a command's errors that is read for a message
 ERROR_BYTES = 4096
 #: a command's output, if it is captured, and its exit status
 Result: TypeAlias = tuple[str, int] | None
-#: function called at the end of a job's command with the job's name, the exit status (``None``
-#: if the connector could not run the command), and the output or the connector's error; an
-#: exception that it raises replaces the result
+#: Function that is called at the end of a job's command with the job's name, the exit status
+#: (``None`` if the connector could not run the command), and the output or the connector's
+#: error. If the function raises an exception, this replaces the result.
 Observer: TypeAlias = Callable[[str, int | None, str], None]
 
 
@@ -58,7 +59,7 @@ class Invocation:
 
 
 class InvokedConnector(Connector, ABC):
-    """Base of connectors that define :meth:`invoke`, not ``run`` with its long signature."""
+    """Base of connectors that define :meth:`invoke` instead of ``run``."""
 
     #: path of the connector's JSON Schema, relative to this folder
     schema: ClassVar[str]
@@ -101,13 +102,13 @@ class InvokedConnector(Connector, ABC):
 
 
 class LocationWrapper(InvokedConnector, ConnectorWrapper):
-    """Locations that StreamFlow counts separately, though all are on one machine."""
+    """Base of connectors that show a single machine to StreamFlow as separate locations."""
 
     async def deploy(self, external: bool) -> None:
-        """Check the inner deployment and start the guardian of this driver.
+        """Check the inner deployment, and start the guardian of this driver.
 
-        :raises WorkflowDefinitionException: if the inner deployment is neither local nor
-            one SSH host
+        :raises WorkflowDefinitionException: if the inner deployment is neither local nor a
+            single SSH host
         """
         problem = _problem(self.connector)
         if problem is not None:
@@ -182,14 +183,14 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
         )
 
     async def _inner(self) -> AvailableLocation:
-        """The location of the machine, which both kinds of connector cache."""
+        """Return the machine's location, which both kinds of inner connector cache."""
         locations = await self.connector.get_available_locations(service=self.service)
         return next(iter(locations.values()))
 
     def _location(
         self, name: str, slots: int, inner: AvailableLocation
     ) -> AvailableLocation:
-        """Make a location of the machine that runs ``slots`` jobs concurrently."""
+        """Return a location on the machine that runs ``slots`` jobs concurrently."""
         location = AvailableLocation(
             name=name,
             deployment=self.deployment_name,
@@ -199,7 +200,7 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
             stacked=False,
             wraps=inner,
         )
-        # The paths are the machine's own, so files are linked and not copied.
+        # The paths are the same as on the machine, so that files are linked instead of copied.
         location.location.mounts = {"/": "/"}
         return location
 
@@ -212,7 +213,7 @@ class LocationWrapper(InvokedConnector, ConnectorWrapper):
 
 
 def _problem(inner: Connector) -> str | None:
-    """Explain, as the rest of a sentence, why a deployment cannot be wrapped."""
+    """Return why a deployment cannot be wrapped, to follow "which" in a message."""
     if isinstance(inner, LocalConnector):
         return None
     if not isinstance(inner, SSHConnector):
@@ -231,8 +232,8 @@ def _problem(inner: Connector) -> str | None:
 class ObservedConnector(InvokedConnector, FutureConnector):
     """Passes every call to another connector, and reports the ends of jobs.
 
-    It is a subclass of StreamFlow's proxy of a connector, since StreamFlow's scheduler pairs
-    each ``ConnectorWrapper`` with a separate location.
+    The class is derived from StreamFlow's proxy for connectors, not from ``ConnectorWrapper``,
+    for which StreamFlow's scheduler would expect a separate location.
     """
 
     def __init__(self, observed: Connector, observer: Observer) -> None:
@@ -262,12 +263,12 @@ class ObservedConnector(InvokedConnector, FutureConnector):
         return result
 
     async def _errors(self, invocation: Invocation, status: int) -> str:
-        """The end of the errors of a command that has failed, if they went to a file."""
+        """Return the end of a failed command's errors, if they were written to a file."""
         files = (invocation.stderr, invocation.stdout)
-        file = next((one for one in files if isinstance(one, str)), None)
+        file = next((stream for stream in files if isinstance(stream, str)), None)
         if status == 0 or file is None:
             return ""
-        # errors are ignored: the job has already failed
+        # If reading fails, this is ignored, as the job has already failed.
         with suppress(Exception):
             command = ["tail", "-c", str(ERROR_BYTES), shlex.quote(file)]
             read = await self._connector.run(

@@ -1,9 +1,9 @@
-"""Malleable programs: they release nodes while they use a QPU, and then request nodes again.
+"""Malleable programs: they give nodes back to Slurm while they use a QPU, and regain nodes.
 
 A malleable job can change its number of nodes while it runs (D. G. Feitelson and L. Rudolph,
 1996); R. Rocco et al., QCE 2025, use this around QPU calls. ``job`` decides which nodes are
-given back and requested, ``program_nodes`` starts processes on the nodes of a program, and
-``slurm`` runs Slurm's commands for both.
+given back and requested, ``program_nodes`` lists a program's nodes and writes the scripts
+that start processes on them, and ``slurm`` runs Slurm's commands for both.
 
 Imports: slurm.
 """
@@ -32,18 +32,19 @@ logger = logging.getLogger(__name__)
 def offload(
     keep: int = 1, *, nodes: int | None = None, wait_seconds: float | None = None
 ) -> Iterator[list[str]]:
-    """Give nodes of this process's Slurm job back during a block that uses a QPU.
+    """Give back nodes of this process's Slurm job during a block that uses a QPU.
 
-    At the end of the block, the program gets other nodes, until it has as many as before: a
-    further job holds them, and ends with this process. After an exception in the block, the
-    program continues with the nodes that it has kept. ``mpiexec`` and Slurm read the nodes
-    from environment variables, see :doc:`/howto/malleable`. Outside Slurm, or without a node
-    to give back, nothing is done, and a warning is logged once.
+    At the end of the block, the program gets further nodes until it has as many as before. A
+    separate job holds these nodes, and ends with this process. After an exception in the
+    block, the program continues with the nodes that it has kept. ``mpiexec`` and Slurm read
+    the nodes from environment variables, see :doc:`/howto/malleable`. Outside Slurm, or
+    without a node to give back, nothing is done, and a warning is logged once.
 
     :param keep: number of nodes to keep, including this process's and the batch script's
-    :param nodes: number of nodes after the block; by default that of the job's start
-    :param wait_seconds: longest wait for nodes, in seconds; the program then continues with the
-        nodes that are free. ``None``: without limit
+        nodes
+    :param nodes: number of nodes after the block; by default the number at the job's start
+    :param patience: longest wait for nodes, in seconds; the program then continues with the
+        nodes that are free. ``None`` sets no limit
     :returns: the names of the nodes, updated at the end of the block
     :raises InputError: if the nodes cannot be given back
     """
@@ -65,13 +66,13 @@ def malleable(
     nodes: int | None,
     tell: Callable[[str], None],
 ) -> MalleableJob | None:
-    """Return the Slurm job of an environment, if it has nodes to give back.
+    """Return the Slurm job that an environment is in, if the job has nodes to give back.
 
-    Otherwise a warning says why not.
+    Otherwise log a warning with the reason.
 
     :param keep: number of nodes to keep
-    :param nodes: number of nodes afterwards; by default that of the job's start
-    :param tell: function that is called with a line about each change of the nodes
+    :param nodes: number of nodes after the QPU call; by default the number at the job's start
+    :param tell: function that is called with a line of text about each change of the nodes
     """
     if keep < 1:
         raise InputError(f"keep {keep} nodes: a Slurm job has to keep at least 1")
@@ -92,7 +93,7 @@ def malleable(
 
 
 def give_back(job: MalleableJob, keep: int) -> None:
-    """Shrink a job; if Slurm refuses, a warning is logged."""
+    """Shrink a job to ``keep`` nodes; if Slurm refuses, log a warning."""
     try:
         job.shrink(keep)
     except SlurmError as error:

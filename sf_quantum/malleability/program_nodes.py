@@ -1,4 +1,4 @@
-"""The nodes that a program has at present, and how it starts processes on them."""
+"""The nodes that a program currently has, and the scripts that start processes on them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import cannot_write, replacing
 from sf_quantum.malleability.slurm import Allocation
 
-# Variables with the job of the first nodes, the number of nodes that the program wants, and
-# the number of tasks per node.
+# Variables: id of the program's own job, number of nodes that the program wants, and number
+# of tasks per node.
 JOB_VARIABLE, WANTED_VARIABLE = "SFQ_NODES_JOB", "SFQ_NODES_WANTED"
 TASKS_VARIABLE = "SFQ_TASKS_PER_NODE"
-# these scripts start steps in several jobs, to which this one's variables do not apply
+# The scripts start steps in several jobs, so they clear Slurm's variables for this job.
 _CLEAR = r"""for variable in $(env | sed -n 's/^\(SLURM_[A-Za-z0-9_]*\)=.*/\1/p'); do
   [ "$variable" = SLURM_CONF ] || unset "$variable"
 done"""
-# mpiexec would start its processes with `srun`, but a step cannot span two jobs: this script
-# starts mpiexec's daemon of each node as a step of the job that has the node
+# mpiexec would start its processes with `srun`, but a step cannot span two jobs. So this
+# script starts mpiexec's daemon on each node as a step of the job that holds the node.
 _LAUNCH = """\
 #!/bin/sh
 # mpiexec's launcher: HOST COMMAND...
@@ -37,6 +37,7 @@ esac
 exec srun --jobid="$job" --nodelist="$host" --nodes=1 --ntasks=1 --cpus-per-task={cpus}{gpus} \\
   --mem=0 --overlap --mpi=none --input=none --quiet /bin/sh -c "$*"
 """
+# A script named srun, which starts the program in all jobs.
 _SRUN = """\
 #!/bin/sh
 # srun on all nodes: a step of each job
@@ -51,12 +52,13 @@ exit "$code"
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of a program: those of its own job, and of jobs that hold further nodes.
+    """The nodes of a program: the nodes of its own job and of jobs that hold further nodes.
 
     :param allocations: allocations of these jobs, the program's own job first
-    :param tasks_per_node: tasks per node that the job requested
+    :param tasks_per_node: tasks per node that the program's own job requested
     :param cpus_per_node: CPUs per node of the program's own job
-    :param gpus_per_task: value of this option of ``srun``; empty if not requested per task
+    :param gpus_per_task: value of ``--gpus-per-task``; empty if GPUs were not requested per
+        task
     :param gres: resources of the job on each node, in the format of ``--gres``
     """
 
@@ -69,12 +71,12 @@ class Nodes:
     @property
     def names(self) -> list[str]:
         """The names of all nodes."""
-        return [name for one in self.allocations for name in one.nodes]
+        return [name for allocation in self.allocations for name in allocation.nodes]
 
     def variables(self, folder: Path, wanted: int) -> dict[str, str | None]:
-        """Return the variables that name the nodes to Slurm, ``mpiexec`` and the program.
+        """Return the variables that describe the nodes to Slurm, ``mpiexec`` and the program.
 
-        :param folder: see :meth:`write`
+        :param folder: folder of the scripts, see :meth:`write`
         :param wanted: number of nodes that the program wants outside its QPU calls
         :returns: environment variables; ``None`` for variables to be unset
         """
@@ -99,7 +101,7 @@ class Nodes:
             "OMPI_MCA_plm_rsh_agent": launch,
             "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
             "OMPI_MCA_ras": "^slurm",
-            # Slurm, of the program's own job
+            # Slurm; for the program's own job only
             **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), ",".join(nodes)),
             **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(nodes))),
             "SLURM_JOB_CPUS_PER_NODE": f"{self.cpus_per_node}{times}",
@@ -110,24 +112,27 @@ class Nodes:
         }
 
     def write(self, folder: Path, wanted: int) -> None:
-        """Write the files that the variables name, and the variables for a shell.
+        """Write the files that the variables name, and a shell script that sets the variables.
 
-        :param folder: folder that gets the files ``environment.sh``, ``hosts``,
-            ``launch`` and ``srun``
+        :param folder: folder for the files ``environment.sh``, ``hosts``, ``launch`` and
+            ``srun``
         :raises InputError: if the folder cannot be written to
         """
-        cases = [f"{'|'.join(one.nodes)}) job={one.job} ;;" for one in self.allocations]
+        cases = [
+            f"{'|'.join(allocation.nodes)}) job={allocation.job} ;;"
+            for allocation in self.allocations
+        ]
         tasks, cpus = self.tasks_per_node, self.cpus_per_node
         each = f"--ntasks-per-node={tasks} --cpus-per-task={max(1, cpus // tasks)}"
         gpus = ""
         if self.gpus_per_task:
             each += f" --gpus-per-task={self.gpus_per_task}"
-            # The daemon is one task, and its processes use all GPUs of the node.
+            # The daemon is a single task, but its processes use all GPUs of the node.
             gpus = f" --gres={self.gres}"
         steps = [
-            f"srun --jobid={one.job} --nodes={len(one.nodes)} {each} --overlap "
+            f"srun --jobid={allocation.job} --nodes={len(allocation.nodes)} {each} --overlap "
             '"$@" &\npids="$pids $!"'
-            for one in self.allocations
+            for allocation in self.allocations
         ]
         hosts = [name for name in self.names for _ in range(tasks)]
         launch = _LAUNCH.format(
@@ -152,7 +157,7 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of :meth:`Nodes.write`, whose scripts only its owner may replace.
+    """Make the folder for :meth:`Nodes.write`; only the user can replace scripts in it.
 
     :raises QuantumError: if the folder cannot be made, or belongs to another user
     """

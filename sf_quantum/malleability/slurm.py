@@ -15,19 +15,21 @@ from sf_quantum.errors import InputError, QuantumError
 from sf_quantum.slurm import records, squeue, tres
 from sf_quantum.text import one_line
 
-# All other variables of a job are removed: they would change the options and the output of
-# these commands, or may be credentials.
+# Slurm's commands get only these variables. A job's other variables could change the
+# commands' options and output, or may be credentials.
 _VARIABLES = "PATH LD_LIBRARY_PATH HOME USER LOGNAME SLURM_CONF".split()
+# time limit of each of Slurm's commands
 _TIMEOUT_SECONDS = 120.0
-# Pause of a job that holds further nodes, between checks whether its owner still runs.
+# Pause between a holding job's checks whether its owner, the job of the program, still runs.
 PAUSE_SECONDS = 5
-# options for the values of a job's OverSubscribe
-_SHARING = {
+# options of sbatch by the value of a job's field OverSubscribe
+_SHARING_OPTIONS = {
     "NO": ["--exclusive"],
     "USER": ["--exclusive=user"],
     "MCS": ["--exclusive=mcs"],
     "YES": ["--oversubscribe"],
 }
+# megabytes of a unit of memory
 _MEGABYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
 _HOLD = """\
@@ -48,16 +50,16 @@ done
 
 
 class SlurmError(QuantumError):
-    """A command of Slurm failed; the text is its message."""
+    """A command of Slurm failed; the text is the command's message."""
 
 
 @dataclass(frozen=True)
 class Allocation:
     """The nodes of one Slurm job.
 
-    :param nodes: their names, the batch script's node first
-    :param task: name of the job as a task of an array, such as ``6_1``: the id of an array's
-        last task stands for the whole array in Slurm's commands
+    :param nodes: names of the nodes, the batch script's node first
+    :param task: name of the job as a task of an array, such as ``6_1``; needed because
+        Slurm's commands apply the id of an array's last task to the whole array
     """
 
     job: str
@@ -66,7 +68,7 @@ class Allocation:
 
     @property
     def name(self) -> str:
-        """The name by which Slurm's commands find this job only."""
+        """The name with which Slurm's commands find only this job."""
         return self.task or self.job
 
 
@@ -74,7 +76,7 @@ class Allocation:
 class Job:
     """A job as ``scontrol show job`` describes it.
 
-    :param fields: fields such as ``Partition``, without empty ones
+    :param fields: fields with a value, such as ``Partition``
     :param shares: resources by node
     """
 
@@ -89,9 +91,13 @@ class Job:
 
     @property
     def gpus_per_task(self) -> str:
-        """The value of ``--gpus-per-task``, if the job has it."""
+        """The value of ``--gpus-per-task``; empty if the job was submitted without it."""
         requested = tres.parse(self.fields.get("TresPerTask", ""))
-        gpus = [str(one).removeprefix("gpu:") for one in requested if one.name == "gpu"]
+        gpus = [
+            str(resource).removeprefix("gpu:")
+            for resource in requested
+            if resource.name == "gpu"
+        ]
         return ",".join(gpus)
 
     @property
@@ -100,30 +106,36 @@ class Job:
         return ",".join(map(str, self.gres()))
 
     def gres(self, share: records.Share | None = None) -> list[tres.Resource]:
-        """Return the other resources that a node needs, such as GPUs.
+        """Return the generic resources that a node needs, such as GPUs.
 
-        If resources were not requested per node (``--gpus-per-task``), these are the job's
-        resources on a node. QPUs are left out: the job that requested one has its lease.
+        Resources that were requested in another way than per node (``--gpus-per-task``) are
+        taken from the job's share of the node. QPUs are left out, as the job that requested
+        a QPU has its lease.
 
         :param share: the job's share of the node; by default the first share
         """
         by_node = tres.parse(self.fields.get("TresPerNode", ""))
         others = {
-            one.name
+            resource.name
             for key in ("TresPerTask", "TresPerSocket", "TresPerJob")
-            for one in tres.parse(self.fields.get(key, ""))
-        }.difference(one.name for one in by_node)
+            for resource in tres.parse(self.fields.get(key, ""))
+        }.difference(resource.name for resource in by_node)
         share = share or next(iter(self.shares), None)
         allocated = tres.parse(share.gres) if share else []
         return [
-            *(one for one in by_node if one.name != "qpu"),
-            *(one for one in allocated if one.name in others - {"qpu"} and one.units),
+            *(resource for resource in by_node if resource.name != "qpu"),
+            *(
+                resource
+                for resource in allocated
+                if resource.name in others - {"qpu"} and resource.units
+            ),
         ]
 
     def check_alike(self) -> None:
-        """Check that further nodes can be like each node of the job.
+        """Check that further nodes like each of the job's nodes can be requested.
 
-        :raises InputError: if its nodes differ, or a constraint applies to them together
+        :raises InputError: if the job's nodes differ, or a constraint applies to all its nodes
+            together
         """
         first = self.shares[0] if self.shares else None
         for other in self.shares[1:]:
@@ -147,12 +159,12 @@ class Job:
 
 
 def job(id_: str) -> Job:
-    """Describe a running job.
+    """Return the description of a running job.
 
     :raises SlurmError: if the job is not running, or Slurm does not answer
     """
     text = run("scontrol", "--details", "show", "job", id_)
-    # The id of an array's last task is also the id of the array.
+    # The id of an array's last task is also the id of the array, so other tasks are listed.
     entries = [entry for entry in records.read(text) if entry.job == id_]
     if len(entries) != 1:
         raise SlurmError(
@@ -174,14 +186,14 @@ def hostnames(expression: str) -> list[str]:
 
 
 def named(name: str, *states: str) -> list[tuple[str, str]]:
-    """List this user's jobs with a name and some states: id and expression of nodes."""
+    """List id and node expression of this user's jobs with a name, in one of the states."""
     wanted = ("--me", f"--name={name}", f"--states={','.join(states)}")
     form = f"--format={squeue.ALLOCATIONS_FORMAT}"
     return squeue.allocations(run("squeue", "--noheader", *wanted, form))
 
 
 def state(id_: str) -> tuple[str, str]:
-    """Return Slurm's state of a job and its reason; empty once Slurm has forgotten the job."""
+    """Return a job's state and reason in Slurm; both empty once Slurm forgets the job."""
     words = ("--noheader", "--states=all", f"--jobs={id_}", "--format=%T %r")
     try:
         text = run("squeue", *words)
@@ -201,8 +213,8 @@ def steps(job_name: str) -> list[tuple[str, list[str]]]:
 
 
 def shrink(job_name: str, nodes: Sequence[str]) -> None:
-    """Let a job keep only some of its nodes, and give back the others."""
-    # scontrol writes scripts into its working directory
+    """Give back the nodes of a job, except ``nodes``."""
+    # scontrol writes scripts into its working directory.
     with tempfile.TemporaryDirectory(prefix="sfq-") as folder:
         keep = f"NodeList={','.join(nodes)}"
         run("scontrol", "update", f"JobId={job_name}", keep, folder=folder)
@@ -211,10 +223,10 @@ def shrink(job_name: str, nodes: Sequence[str]) -> None:
 def request(
     owner: Job, name: str, nodes: int, held: Sequence[str], *options: str
 ) -> str:
-    """Submit a job that holds further nodes, like those of a job, until that job ends.
+    """Submit a job that holds further nodes, like the owner's nodes, until the owner ends.
 
     :param name: name of the new job
-    :param held: the nodes that the program already has
+    :param held: nodes that the program already has
     :param options: further options of ``sbatch``, which take precedence
     :returns: id of the new job
     """
@@ -223,24 +235,30 @@ def request(
         owner=owner.allocation.name, start=fields["StartTime"], pause=PAUSE_SECONDS
     )
     quiet = ("--parsable", "--no-requeue", "--chdir=/", "--output=/dev/null")
-    # Slurm could otherwise choose a node again if the program does not have all its CPUs.
+    # Slurm could otherwise choose one of these nodes again if it has free CPUs.
     avoided = [*held, *_named_nodes(fields, "ExcNodeList")]
-    chosen = [one for one in _named_nodes(fields, "ReqNodeList") if one not in held]
+    chosen = [node for node in _named_nodes(fields, "ReqNodeList") if node not in held]
     lists = {"exclude": avoided, "nodelist": chosen[:nodes]}
     where = [f"--{key}={','.join(names)}" for key, names in lists.items() if names]
-    words = (*quiet, f"--job-name={name}", f"--nodes={nodes}", *where, *_like(owner))
+    words = (
+        *quiet,
+        f"--job-name={name}",
+        f"--nodes={nodes}",
+        *where,
+        *_options_like(owner),
+    )
     return run("sbatch", *words, *options, script=script).partition(";")[0]
 
 
 def check_request(owner: Job, name: str, nodes: int, held: Sequence[str]) -> None:
-    """Check that the site's limits allow the user the job of :func:`request`.
+    """Check that the site's limits allow the job that :func:`request` would submit.
 
-    :raises SlurmError: if a limit does not; the text names it
+    :raises SlurmError: if a limit forbids the job; the text names the limit
     """
     try:
         request(owner, name, nodes, held, "--test-only")
     except SlurmError as error:
-        # Other messages are about nodes that are not free at present.
+        # Other messages only mean that nodes are not free at present.
         if "policy" in str(error):
             raise
 
@@ -249,8 +267,8 @@ def _named_nodes(fields: Mapping[str, str], key: str) -> list[str]:
     return hostnames(fields[key]) if key in fields else []
 
 
-def _like(owner: Job) -> list[str]:
-    """Return the options that request nodes like those of a job."""
+def _options_like(owner: Job) -> list[str]:
+    """Return the options of ``sbatch`` that request nodes like the owner's nodes."""
     fields = owner.fields
     options = {
         option: fields[key]
@@ -262,13 +280,13 @@ def _like(owner: Job) -> list[str]:
             "reservation": "Reservation",
             "wckey": "WCKey",
         }.items()
-        # a star marks the user's default
+        # a star marks the user's default WCKey, which applies anyway
         if key in fields and not fields[key].startswith("*")
     }
-    # a number of tasks would also set the number of nodes
+    # --mincpus, since a number of tasks would also affect the number of nodes
     options["mincpus"] = str(owner.cpus_per_node)
     if "MemPerTres" in fields:  # such as --mem-per-gpu
-        memory = min((one.memory for one in owner.shares), default=0)
+        memory = min((share.memory for share in owner.shares), default=0)
         options["mem"] = f"{memory}M"
     elif fields.get("MinMemoryNode") == "0":  # all memory of a node
         options["mem"] = "0"
@@ -287,26 +305,26 @@ def _like(owner: Job) -> list[str]:
     elif fields.get("EndTime", "").isdigit():
         seconds = int(fields["EndTime"]) - time.time()
         options["time"] = str(max(1, math.ceil(seconds / 60)))
-    sharing = _SHARING.get(fields.get("OverSubscribe", ""), [])
+    sharing = _SHARING_OPTIONS.get(fields.get("OverSubscribe", ""), [])
     return [*(f"--{option}={value}" for option, value in options.items()), *sharing]
 
 
 def cancel(id_: str) -> None:
-    """Cancel a job, and give its nodes back."""
+    """Cancel a job, which gives back its nodes."""
     run("scancel", id_)
 
 
 def cancel_pending(name: str) -> None:
-    """Cancel this user's jobs with a name that wait for their nodes."""
+    """Cancel this user's pending jobs with a name."""
     run("scancel", f"--user={os.geteuid()}", "--state=PENDING", f"--name={name}")
 
 
 def run(*words: str, script: str = "", folder: str | None = None) -> str:
     """Run one of Slurm's commands.
 
-    :param script: its standard input
-    :param folder: its working directory
-    :returns: its standard output
+    :param script: the command's standard input
+    :param folder: the command's working directory
+    :returns: the command's standard output
     :raises SlurmError: if the command fails
     """
     try:

@@ -1,8 +1,8 @@
 """Answers of services that may be slow, endless or too large: bounded in time and size.
 
-A socket's time limit applies to each of its calls, so an answer that drips in would never
-end. :class:`WholeAnswer` applies the limit to the whole answer, for all clients that are
-built on :mod:`http.client`, as urllib3 is.
+A socket's time limit applies to each of its calls, so an answer that arrives byte by byte
+could last forever. :class:`WholeAnswer` applies the limit to the whole answer, for all
+clients that are built on :mod:`http.client`, such as urllib3.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import threading
 import time
 from collections.abc import Iterable
 
-# Largest size of status lines and headers, including those of all answers "100 Continue".
+# Largest total size of status lines and headers, including those of answers "100 Continue".
 HEAD_BYTES = 256 * 1024
 # Largest number of bytes per read.
 PART_BYTES = 64 * 1024
-# Bytes above which an answer is large, and number of large answers that a process reads
-# concurrently: the others wait when they have reached that size.
+# An answer is large if it has more bytes than this. A process reads this number of large
+# answers concurrently; reading another answer pauses when it becomes large.
 LARGE_BYTES = 1024 * 1024
 LARGE_AT_ONCE = 2
-_large = threading.BoundedSemaphore(LARGE_AT_ONCE)
-#: statuses of redirects
+_large_answers = threading.BoundedSemaphore(LARGE_AT_ONCE)
+#: HTTP statuses of redirects
 REDIRECTS = (300, 301, 302, 303, 307, 308)
-# Redirects of requests that have certainly had no effect (RFC 9110, 15.4.8 and 15.4.9).
+# After these redirects, a request has certainly had no effect (RFC 9110, 15.4.8 and 15.4.9).
 UNDONE_REDIRECTS = (307, 308)
 
 
@@ -43,13 +43,14 @@ class TooLarge(OSError):
 
 
 class _Reader(io.RawIOBase):
-    """Reads a socket until a deadline, which the socket's time limit sets."""
+    """Reads a socket; the socket's time limit applies to all reads together."""
 
     def __init__(self, sock: socket.socket) -> None:
         seconds = sock.gettimeout()
         self._sock = sock
-        self._until = None if seconds is None else time.monotonic() + seconds
-        # the file keeps the connection open if it is closed before its answer is read
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        # http.client may close the connection before the answer is read; the file keeps the
+        # socket open.
         self._file = sock.makefile("rb", 0)
         #: bytes that may still be read
         self.left: int | None = HEAD_BYTES
@@ -58,8 +59,8 @@ class _Reader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
-        if self._until is not None:
-            if (seconds := self._until - time.monotonic()) <= 0:
+        if self._deadline is not None:
+            if (seconds := self._deadline - time.monotonic()) <= 0:
                 raise TimeoutError("timed out")
             self._sock.settimeout(seconds)
         if self.left is None:
@@ -76,7 +77,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Socket:
-    """A socket for a response, which only calls its ``makefile``."""
+    """Takes the place of a socket in a response, which only calls ``makefile``."""
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
@@ -86,7 +87,7 @@ class _Socket:
 
 
 class WholeAnswer(http.client.HTTPResponse):
-    """A response whose time limit applies to all of it, and whose head is bounded."""
+    """A response with one time limit for the whole answer, and a size limit for its head."""
 
     def __init__(
         self,
@@ -107,15 +108,14 @@ class WholeAnswer(http.client.HTTPResponse):
 class Timed(http.client.HTTPConnection):
     """A connection whose time limit applies to a whole request, then to a whole answer.
 
-    A subclass names it before the kind of connection among its bases.
+    Subclasses name this class as a base before the class of the connection.
     """
 
     response_class = WholeAnswer
 
-    # The parameter is untyped: typeshed's type is a union of everything that can be
-    # sent.
+    # The parameter is untyped: typeshed's type is a long union.
     def send(self, data) -> None:  # type: ignore[no-untyped-def]
-        """Send a part of a request; TLS alone would apply the time limit to each record."""
+        """Send a part of a request within the limit, which TLS would apply to each record."""
         if self.sock is None:
             self.connect()
         if not isinstance(data, bytes | bytearray):
@@ -136,13 +136,13 @@ class Timed(http.client.HTTPConnection):
 def body(response: http.client.HTTPResponse, most_bytes: int) -> bytes:
     """Read the body of a response; see :func:`whole`.
 
-    :raises http.client.HTTPException: if the connection ends before the body
+    :raises http.client.HTTPException: if the connection ends before the body does
     """
     if (response.length or 0) > most_bytes:
         raise too_large(most_bytes)
     at_once = min(PART_BYTES, most_bytes + 1)
     read = whole(iter(lambda: response.read(at_once), b""), most_bytes)
-    if response.length:  # the number of bytes still to come
+    if response.length:  # the number of bytes still missing
         raise http.client.IncompleteRead(b"", response.length)
     return read
 
@@ -151,8 +151,8 @@ def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
     """Join the small parts of an answer as they arrive.
 
     A process reads at most :data:`LARGE_AT_ONCE` large answers concurrently, regardless of
-    what a vendor sends. Other large answers wait at most for a request's time limit, which
-    ends the answers being read.
+    what vendors send. Further large answers wait until one of these ends, at the latest at
+    the time limit of its request.
 
     :raises TooLarge: as soon as the answer exceeds ``most_bytes``
     """
@@ -163,10 +163,10 @@ def whole(parts: Iterable[bytes], most_bytes: int) -> bytes:
             if read.tell() > most_bytes:
                 raise too_large(most_bytes)
             if read.tell() > LARGE_BYTES and not large:
-                large = _large.acquire()
+                large = _large_answers.acquire()
     finally:
         if large:
-            _large.release()
+            _large_answers.release()
     return read.getvalue()
 
 
@@ -178,10 +178,9 @@ def too_large(most_bytes: int) -> TooLarge:
 def elsewhere(location: str | None) -> str:
     """Return a one-line message about a redirect.
 
-    No client of sf_quantum follows redirects: a credential in a header of any name would be
-    sent along.
+    No client of sf_quantum follows redirects, since the headers may contain credentials.
     """
-    # The query is left out, as it may contain a credential.
+    # The query of the URL is left out, as it may contain a credential.
     place = (location or "").partition("?")[0]
     shown = "".join(c for c in place if c.isprintable())[:200] or "nowhere"
     return f"it redirects to {shown}, and no redirect is followed: correct the URL"

@@ -1,7 +1,7 @@
 """MUNGE credentials, with which ``munged`` attests a process's user across a cluster.
 
-libmunge is installed with MUNGE's daemon, and called through ctypes: no Python package
-is needed. ``socket`` is the path of ``munged``'s socket, by default libmunge's own default.
+libmunge is installed together with ``munged``, and is called through ctypes, so no Python
+package is needed. ``socket`` is the path of ``munged``'s socket, by default libmunge's.
 Each function raises :class:`InputError` if libmunge is not installed, and :class:`QpuError`
 if ``munged`` does not answer.
 """
@@ -18,8 +18,8 @@ from sf_quantum.errors import InputError, QpuError
 # Constants of munge.h; their values are part of its ABI.
 _SUCCESS = 0
 _OPT_SOCKET = 8
-# errors of the credential itself: format, version, cipher, MAC, compression, realm,
-# invalid, expired, rewound, replayed, not authorized
+# codes for a faulty credential: format, version, cipher, MAC, compression, realm, invalid,
+# expired, rewound, replayed, not authorized
 _FIRST_OF_CREDENTIAL, _LAST_OF_CREDENTIAL = 8, 18
 
 
@@ -28,7 +28,7 @@ class CredentialRefused(Exception):
 
 
 def encode(socket: str | None = None) -> str:
-    """Create a credential of this process, with an empty payload; it is accepted once."""
+    """Create a credential of this process, with an empty payload; it can be decoded once."""
     library = _library()
     credential = ctypes.c_char_p()
     with _context(library, socket) as context:
@@ -42,7 +42,7 @@ def encode(socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> int:
-    """Return the uid of the process that created a credential; blocks.
+    """Return the uid of the process that created a credential; the call blocks.
 
     :raises CredentialRefused: if the credential is invalid, or was used before
     """
@@ -66,12 +66,13 @@ def decode(credential: str, socket: str | None = None) -> int:
 
 
 def check(socket: str | None = None) -> None:
-    """Check that credentials can be created and decoded here."""
+    """Check that credentials can be created and decoded on this host."""
     decode(encode(socket), socket)
 
 
 @contextmanager
 def _context(library: ctypes.CDLL, socket: str | None) -> Iterator[ctypes.c_void_p]:
+    """Yield a context of libmunge, for the socket of the daemon."""
     context = ctypes.c_void_p(library.munge_ctx_create())
     if not context:
         raise MemoryError("munge_ctx_create")
@@ -88,13 +89,18 @@ def _context(library: ctypes.CDLL, socket: str | None) -> Iterator[ctypes.c_void
 
 @cache
 def _library() -> ctypes.CDLL:
+    """Load libmunge.
+
+    :raises InputError: if it is not installed
+    """
     try:
         library = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise InputError(
             "libmunge.so.2 is not installed (Debian: libmunge2, Red Hat: munge-libs)"
         ) from error
-    # free() is also looked up through libmunge: it is that of the C library that allocated
+    # free() is also looked up through libmunge, so it is from the C library that allocated
+    # the memory.
     library.munge_ctx_create.restype = ctypes.c_void_p
     library.munge_ctx_strerror.restype = ctypes.c_char_p
     library.munge_strerror.restype = ctypes.c_char_p

@@ -1,7 +1,7 @@
-"""A relay on this machine between a service and a vendor's client that has no bounds.
+"""A relay on this machine between a service and a vendor's client that limits no answers.
 
-The client gets the relay's URL in place of the service's. The relay sends the client's
-requests to the service like every client of sf_quantum: it bounds the time and size of
+The client gets the relay's URL in place of the service's URL. The relay sends the client's
+requests to the service as every client of sf_quantum does: it bounds the time and size of
 answers, and follows no redirects.
 """
 
@@ -25,27 +25,28 @@ from sf_quantum.net.local_server import LocalServer, TimedHandler
 from sf_quantum.net.transport import Client, Unreachable
 from sf_quantum.protocol.bounds import ANSWER_BYTES
 
-# less than the time for which callers wait for the vendor's client
+# Shorter than the callers' waits for the vendor's client.
 SECONDS = 25.0
+# largest answer that is passed on
 MOST_BYTES = 4 * ANSWER_BYTES
 # Largest body of a request, the same as `sfq serve` accepts.
 REQUEST_BYTES = 64 * 1024 * 1024
 HOST = "127.0.0.1"
-# Pause after a connection could not be accepted.
+# Pause after a failure to accept a connection.
 ACCEPT_PAUSE_SECONDS = 0.1
-# headers that belong to one connection
+# headers that concern one connection, and are not passed on
 OF_A_CONNECTION = ("connection", "host", "content-length", "accept-encoding")
-# statuses for a request that was certainly not sent, after which clients try again, and for
-# one without an answer
+# Statuses of the relay's own answers: the request was certainly not sent, so clients retry;
+# the request got no answer.
 NOT_SENT, NOT_ANSWERED = 425, 502
 
 
 class Relay:
-    """A relay to one service, until it is closed.
+    """A relay to one service, which runs until it is closed.
 
-    :param url: URL of the service; with ``http``, it may be on another machine
-    :raises InputError: if the URL is invalid, or the vendor's client would reach the relay
-        through the site's proxy, or this proxy is not an HTTP proxy
+    :param url: URL of the service; plain ``http`` is allowed even to another machine
+    :raises InputError: if the URL is invalid, if the vendor's client would use the site's
+        proxy to reach the relay, or if this proxy is not an HTTP proxy
     """
 
     def __init__(self, url: str) -> None:
@@ -82,13 +83,13 @@ class _ProxiedClient(Client):
         if proxy.scheme != "http" or not proxy.hostname:
             raise InputError(f"{url}: only HTTP proxies are used, as http://HOST:PORT")
         self._proxy = proxy.hostname, proxy.port or 80
-        self._by: dict[str, str] = {}
+        self._proxy_headers: dict[str, str] = {}
         if proxy.username is not None:
             login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
             basic = b64encode(login.encode()).decode()
-            self._by = {"Proxy-Authorization": f"Basic {basic}"}
+            self._proxy_headers = {"Proxy-Authorization": f"Basic {basic}"}
         tls = urlsplit(url).scheme == "https"
-        headers = {} if tls else self._by
+        headers = {} if tls else self._proxy_headers
         super().__init__(url, headers, most_bytes=MOST_BYTES, plain=True)
         if not tls:  # a request to a proxy names the whole URL
             _, host, port, prefix = self._base
@@ -99,14 +100,16 @@ class _ProxiedClient(Client):
         tls, host, port, _ = self._base
         connection = self._kind(*self._proxy, timeout=timeout_seconds)
         if tls:
-            connection.set_tunnel(host, port, self._by)
+            connection.set_tunnel(host, port, self._proxy_headers)
         return connection
 
     def _speaks_tls(self, timeout_seconds: float) -> bool:
-        return False  # the service cannot be probed through a proxy
+        return False  # the service is not probed through a proxy
 
 
 class _Server(LocalServer):
+    """The server of a relay, on a port of this machine."""
+
     def __init__(self, client: Client) -> None:
         self._ended = threading.Event()
         self.client = client
@@ -130,9 +133,12 @@ class _Server(LocalServer):
 
 
 class _Handler(TimedHandler):
+    """Forwards requests of clients, and passes the answers on."""
+
     timeout = SECONDS
 
-    def _pass_on(self) -> None:
+    def _forward_request(self) -> None:
+        """Forward a request with the right secret to the service, and return the answer."""
         server = cast("_Server", self.server)
         secret, _, path = self.path.removeprefix("/").partition("/")
         length = content_length(self.headers["Content-Length"])
@@ -160,7 +166,7 @@ class _Handler(TimedHandler):
             status = NOT_SENT if unsent else NOT_ANSWERED
             return self._answer(status, "application/json", text)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _pass_on
+    do_GET = do_POST = do_PUT = do_DELETE = _forward_request
 
     def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)

@@ -1,7 +1,7 @@
-"""Sessions of ``requests`` for SDKs of vendors: bounded answers, and no redirects.
+"""Sessions of ``requests`` for vendors' SDKs: with bounded answers, without redirects.
 
-Without them, ``requests`` follows any redirect with all headers but ``Authorization``, reads
-answers of any size, also after decompression, and applies its time limit to each part.
+By itself, ``requests`` follows any redirect with all headers but ``Authorization``, reads
+answers of any size, before and after decompression, and applies its time limit to each read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from urllib3.exceptions import HTTPError
 
 from sf_quantum.net import bounded_answers
 
-# Retries of a connection, with pauses of 20 s in total, and of a request that gets no
-# answer.
+# Numbers of retries: of a connection, with pauses of 20 s in total, and of a request without
+# an answer.
 RETRIES, READ_RETRIES = 10, 2
 
 
@@ -31,10 +31,14 @@ class _TlsConnection(bounded_answers.Timed, HTTPSConnection):
 
 
 class _Pool(HTTPConnectionPool):
+    """A pool of connections without TLS."""
+
     ConnectionCls = _Connection
 
 
 class _TlsPool(HTTPSConnectionPool):
+    """A pool of connections with TLS."""
+
     ConnectionCls = _TlsConnection
 
 
@@ -42,7 +46,7 @@ _POOLS = {"http": _Pool, "https": _TlsPool}
 
 
 class _Adapter(HTTPAdapter):
-    """Sends requests within a time, and reads answers up to a size."""
+    """Sends requests within a time limit, and reads answers up to a size limit."""
 
     def __init__(self, seconds: float, retries: Retry, most_bytes: int) -> None:
         self._seconds = seconds
@@ -64,9 +68,9 @@ class _Adapter(HTTPAdapter):
         cert: bytes | str | tuple[bytes | str, bytes | str] | None = None,
         proxies: Mapping[str, str] | None = None,
     ) -> Response:
-        """Send a request, and read its answer, compressed or not, up to the largest size.
+        """Send a request, and read its answer within the limits; decompress the answer.
 
-        :raises RequestException: if the answer is too large, late or a redirect
+        :raises RequestException: if the answer is too large, too late or a redirect
         """
         answer = super().send(request, True, self._seconds, verify, cert, proxies)
         read = None
@@ -78,11 +82,15 @@ class _Adapter(HTTPAdapter):
         finally:
             if read is None:
                 answer.close()
-            # the bytes that were read replace the stream
+            # The decompressed bytes replace the stream.
             answer.raw = io.BytesIO(read or b"")
         return answer
 
     def _read(self, answer: Response) -> bytes:
+        """Read an answer's content.
+
+        :raises RequestException: if the content is too large, or cannot be read
+        """
         most = self._most_bytes
         length = bounded_answers.content_length(answer.headers.get("Content-Length"))
         if length is not None and length > most:
@@ -97,12 +105,12 @@ class _Adapter(HTTPAdapter):
 def guard(
     session: Session, most_bytes: int, seconds: float, *, repeated: bool = False
 ) -> None:
-    """Make a session reject redirects, and bound all its answers.
+    """Make a session reject redirects, and bound the time and size of its answers.
 
     :param most_bytes: largest answer in bytes, before and after decompression
-    :param seconds: time in which a request must be sent, and after that the whole
-        answer received
-    :param repeated: whether to retry requests that change nothing
+    :param seconds: time limit for sending a request, and then for receiving the whole
+        answer
+    :param repeated: whether to retry requests that change nothing at the service
     """
     retries = Retry(RETRIES, read=READ_RETRIES, backoff_factor=0.01)
     for scheme in ("http://", "https://"):

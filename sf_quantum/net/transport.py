@@ -1,7 +1,7 @@
-"""HTTP over TCP, TLS or a Unix socket with the standard library alone.
+"""HTTP over TCP, TLS or a Unix socket with only the standard library.
 
-Commands on compute nodes use it: importing requests or aiohttp would take longer than
-their jobs.
+Commands on compute nodes use this module, as importing requests or aiohttp would take longer
+than their jobs.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from sf_quantum.protocol.bounds import RESULT_BYTES
 
 # sun_path of <sys/un.h> has 108 bytes, including the final zero
 SOCKET_PATH_BYTES = 107
-# a service that requests a longer wait is asked again after a day
+# Longest wait before a retry; if a service requests a longer wait, retry after a day.
 MOST_RETRY_SECONDS = 86400.0
 # Longest wait for each step of a handshake that finds out whether a service speaks TLS.
 PROBE_SECONDS = 2.0
-# OpenSSL's reasons, by version, when a plain answer comes instead of a handshake
+# Reasons that versions of OpenSSL give for a plain answer in place of a handshake.
 NO_TLS = ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 
 
 class Unreachable(QpuError):
-    """There is no answer, or it cannot be read.
+    """A request without an answer, or with an answer that cannot be read.
 
-    :param sent: whether the request may have arrived
+    :param sent: whether the service may have received the request
     """
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
@@ -51,7 +51,7 @@ class Unreachable(QpuError):
 
 
 class Unsendable(InputError):
-    """A request cannot be sent, due to its headers or as the service is not trusted."""
+    """A request that cannot be sent: its headers are invalid, or the service is untrusted."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class _TlsConnection(bounded_answers.Timed, http.client.HTTPSConnection):
 
 
 class Client:
-    """A client of one service, which threads may share: each request opens a connection.
+    """A client of one service; threads may share it, as each request opens a connection.
 
-    :class:`KeptClient` keeps the connection for the next request.
+    :class:`KeptClient` keeps its connection for the next request.
 
     :param url: ``unix:/path.sock``, ``http://127.0.0.1:port`` or ``https://...``
     :param headers: headers of every request
     :param credential: function that is called for each request and returns further headers
-    :param most_bytes: largest answer in bytes, unless a request allows another size; by
-        default ``RESULT_BYTES``
-    :param plain: allow plain HTTP to another machine, as a vendor's own client would
-    :raises InputError: if the URL has another form, or plain HTTP would go to another
-        machine, or a header is not printable ASCII
+    :param most_bytes: largest answer in bytes; a request may set a lower limit. By default
+        ``RESULT_BYTES``
+    :param plain: whether to allow plain HTTP to another machine, as a vendor's client would
+    :raises InputError: if the URL has another form, if it is plain HTTP to another machine
+        and this is not allowed, or if a header is not printable ASCII
     """
 
     _end: ClassVar[Mapping[str, str]] = {"Connection": "close"}
@@ -106,7 +106,7 @@ class Client:
         self._headers = {**headers, **self._end}
         self._credential = credential
         self._most_bytes = RESULT_BYTES if most_bytes is None else most_bytes
-        _check(headers)
+        _check_headers(headers)
         self._socket = _socket_path(url)
         self._base = _base("http://localhost" if self._socket else url, plain)
         self._kind: type[http.client.HTTPConnection]
@@ -124,13 +124,13 @@ class Client:
         """Send one request and return its response, regardless of the status.
 
         :param body: JSON
-        :param timeout_seconds: time in which the request must be sent, and after that
-            the whole answer received
-        :param most_bytes: largest answer in bytes, if fewer than the client's
+        :param timeout_seconds: time limit for sending the request, and then for receiving
+            the whole answer
+        :param most_bytes: largest answer in bytes, if below the client's limit
         :raises Unreachable: if the connection fails, or the answer is late, too large, or a
             redirect
-        :raises Unsendable: if the service does not speak TLS, or its certificate cannot be
-            verified, or a header is not printable ASCII, or the credential cannot be read
+        :raises Unsendable: if only one side uses TLS, the service's certificate cannot be
+            verified, a header is not printable ASCII, or the credential cannot be read
         """
         headers = {} if body is None else {"Content-Type": "application/json"}
         if isinstance(body, Mapping):
@@ -151,7 +151,7 @@ class Client:
         *,
         most_bytes: int | None = None,
     ) -> tuple[int, Message, bytes]:
-        """Send one request, also with the client's own headers; see :meth:`request`.
+        """Send one request with its own and the client's headers; see :meth:`request`.
 
         :returns: status, headers and body of the answer
         """
@@ -159,7 +159,7 @@ class Client:
             headers = {**headers, **self._headers, **self._credential()}
         except InputError as error:
             raise Unsendable(str(error)) from error
-        _check(headers)
+        _check_headers(headers)
         most = min(most_bytes or self._most_bytes, self._most_bytes)
         host, prefix = self._base[1], self._base[3]
         connection = self._connection(timeout_seconds)
@@ -172,7 +172,7 @@ class Client:
             with connection.getresponse() as response:
                 answer = bounded_answers.body(response, most)
                 reusable = not response.will_close
-                _check_place(response)
+                _refuse_redirect(response)
                 return response.status, response.headers, answer
         except TimeoutError as error:
             text = f"no answer within {timeout_seconds:g} s"
@@ -196,14 +196,14 @@ class Client:
                 raise Unsendable(f"{self.url}: speaks TLS only; {right}") from error
             raise Unreachable(_reason(error), sent=sent) from error
         finally:
-            self._answered(connection, reusable=reusable)
+            self._finish(connection, reusable=reusable)
 
     def _speaks_tls(self, timeout_seconds: float) -> bool:
-        """Whether a service that did not answer plain HTTP completes a TLS handshake."""
+        """Return whether the service completes a TLS handshake, when plain HTTP failed."""
         tls, host, port, _ = self._base
         if tls or self._socket is not None:
             return False
-        # no request is sent to the service, so it need not be trusted
+        # No request is sent, so the service's certificate need not be trusted.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         seconds = min(timeout_seconds, PROBE_SECONDS)
@@ -228,7 +228,7 @@ class Client:
         connection.sock.settimeout(connection.timeout)
         connection.sock.connect(self._socket)
 
-    def _answered(
+    def _finish(
         self, connection: http.client.HTTPConnection, *, reusable: bool
     ) -> None:
         connection.close()
@@ -245,8 +245,8 @@ class KeptClient(Client):
         headers: Mapping[str, str],
         credential: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        # Idle connections with the id of their process, since a forked process shares its
-        # parent's connections.
+        # Idle connections, each with the id of the process that opened it: a forked process
+        # inherits its parent's connections, but must not use them.
         self._idle: deque[tuple[int, http.client.HTTPConnection]] = deque()
         super().__init__(url, headers, credential)
 
@@ -255,12 +255,13 @@ class KeptClient(Client):
             connection.close()
 
     def __deepcopy__(self, _: object) -> KeptClient:
-        """Make a client with its own connections; PennyLane copies its backends."""
+        """Return a client with its own connections; needed as PennyLane copies backends."""
         copied = copy(self)
         copied._idle = deque()
         return copied
 
     def _connection(self, timeout_seconds: float) -> http.client.HTTPConnection:
+        """Return an idle connection that is still open, or a new one."""
         with suppress(IndexError):
             while True:
                 process, connection = self._idle.pop()
@@ -274,7 +275,7 @@ class KeptClient(Client):
                 connection.close()
         return super()._connection(timeout_seconds)
 
-    def _answered(
+    def _finish(
         self, connection: http.client.HTTPConnection, *, reusable: bool
     ) -> None:
         if reusable and not self._idle:
@@ -284,13 +285,13 @@ class KeptClient(Client):
 
 
 def _open(idle: socket.socket) -> bool:
-    """Whether the service has not closed an idle connection."""
+    """Return whether the service has kept an idle connection open."""
     return not select.select([idle], [], [], 0)[0]
 
 
-def _check_place(response: http.client.HTTPResponse) -> None:
+def _refuse_redirect(response: http.client.HTTPResponse) -> None:
     if response.status in bounded_answers.REDIRECTS:
-        # a request that is to be sent again elsewhere has had no effect
+        # After these redirects, the request is to be sent again, so it has had no effect.
         sent = response.status not in bounded_answers.UNDONE_REDIRECTS
         raise Unreachable(
             bounded_answers.elsewhere(response.headers["Location"]), sent=sent
@@ -298,29 +299,33 @@ def _check_place(response: http.client.HTTPResponse) -> None:
 
 
 def retry_seconds(retry_after: str | None, date: str | None) -> float | None:
-    """Return the seconds that an answer asks the client to wait; ``None`` if none.
+    """Return the wait in seconds that an answer requests; ``None`` if it requests none.
 
     :param retry_after: header ``Retry-After`` (RFC 9110, 10.2.3): seconds, or a date
-    :param date: header ``Date``, the time by the service's own clock
+    :param date: header ``Date``, the service's wall-clock time
     """
     value = (retry_after or "").strip()
     if value.isdecimal():
         return min(float(value), MOST_RETRY_SECONDS)
     with suppress(ValueError, TypeError):
-        then = parsedate_to_datetime(value)
+        retry_at = parsedate_to_datetime(value)
         now = parsedate_to_datetime(date or "")
-        return min(max(0.0, (then - now).total_seconds()), MOST_RETRY_SECONDS)
+        return min(max(0.0, (retry_at - now).total_seconds()), MOST_RETRY_SECONDS)
     return None
 
 
-def _check(headers: Mapping[str, str]) -> None:
+def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not (value.isascii() and value.isprintable()):
-            # the value is not shown: it is a credential
+            # The value is not shown, as it may be a credential.
             raise Unsendable(f"{name}: the value is not printable ASCII")
 
 
 def _socket_path(url: str) -> str | None:
+    """Return the path in a URL that begins with ``unix:``; ``None`` for other URLs.
+
+    :raises InputError: if the path is not valid for a socket
+    """
     if not url.startswith("unix:"):
         return None
     path = url.removeprefix("unix:")
@@ -331,7 +336,7 @@ def _socket_path(url: str) -> str | None:
     if len(path.encode()) > SOCKET_PATH_BYTES:
         most = f"at most {SOCKET_PATH_BYTES} bytes"
         raise InputError(f"{url}: a socket's path has {most}")
-    # A missing socket may still be created.
+    # A missing socket is not an error: the service may create it later.
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         if not stat.S_ISSOCK(mode):
@@ -341,7 +346,10 @@ def _socket_path(url: str) -> str | None:
 
 
 def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
-    # The result: whether TLS is used, host, port, and the prefix of every path.
+    """Return whether TLS is used, the host, the port, and the prefix of all paths.
+
+    :raises InputError: if the URL is invalid
+    """
     shown = _without_password(url)
     try:
         parts = urlsplit(url)
@@ -373,13 +381,13 @@ def _base(url: str, plain: bool) -> tuple[bool, str, int, str]:
 
 
 def _without_password(text: str) -> str:
-    """Return a URL for a message: without what precedes an ``@``."""
+    """Return a URL for a message, without the user and password before an ``@``."""
     before, slashes, after = text.partition("//")
     return f"{before}{slashes}{after.rpartition('@')[2]}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback of this machine."""
+    """Return whether a host name or address is this machine's loopback interface."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# The largest result that is read. The largest result of `sfq serve`, 100,000 reads of 5,000
-# variables, has about 180 MB.
+# Largest size of a result that is read. The largest result of `sfq serve`, 100,000 reads of
+# 5,000 variables, takes about 180 MB.
 RESULT_BYTES = 256 * 1024 * 1024
-# The largest other answer of a QPU's service: the graph of the largest QPU has about 3 MB.
-# A parsed answer takes up to some 25 times its size.
+# Largest size of a QPU service's answer that is not a result: the graph of the largest QPU
+# takes about 3 MB. Parsed, an answer takes up to some 25 times its size in memory.
 ANSWER_BYTES = 8 * 1024 * 1024

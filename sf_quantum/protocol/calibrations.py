@@ -12,11 +12,11 @@ from sf_quantum.files import JSON, mapping
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """A calibration, as far as its vendor reports it.
+    """The data of a calibration that its vendor reports.
 
     :param id: id of the calibration; empty if unknown
     :param time: time in ISO 8601; empty if unknown
-    :param values: values by name; values that are not finite numbers are left out
+    :param values: calibration data by name; values that are not finite numbers are left out
     """
 
     id: str = ""
@@ -42,14 +42,14 @@ class CalibrationData:
         return cls(str(id_ or ""), str(time or ""), values)
 
     def completed(self, other: CalibrationData) -> CalibrationData:
-        """Return this calibration; time or values that it lacks are taken from another."""
+        """Return this calibration, with a missing time or missing values from another."""
         return CalibrationData(
             self.id, self.time or other.time, self.values or other.values
         )
 
     @property
     def seconds(self) -> float | None:
-        """The time in seconds since the epoch; ``None`` if unknown or not ISO 8601."""
+        """The time in seconds since the epoch; ``None`` if unknown or not in ISO 8601."""
         try:
             return datetime.fromisoformat(self.time).timestamp()
         except ValueError:
@@ -62,5 +62,5 @@ class CalibrationData:
 
 
 def calibration_id(calibration: CalibrationData | None) -> str:
-    """Return the id of a calibration; empty if it is unknown, or there is none."""
+    """Return the id of a calibration; empty if the id is unknown, or for ``None``."""
     return calibration.id if calibration else ""

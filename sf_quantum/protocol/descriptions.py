@@ -53,7 +53,7 @@ class Topology:
 
 @dataclass(frozen=True)
 class Timing:
-    """The run time of a job; the time of a shot includes delays, but not the read-out."""
+    """Parts of a job's run time; the time of a shot includes delays, but not the read-out."""
 
     setup_seconds: float = 0.0
     shot_seconds: float = 0.0
@@ -68,19 +68,19 @@ class Timing:
 class Description:
     """A QPU as its vendor describes it now.
 
-    :param qubits: number of qubits in service, the limit of a job's variables, qubits or
-        modes; 0 if unknown
+    :param qubits: number of qubits in service, which limits the variables, qubits or modes of
+        a job; 0 if unknown
     :param out_of_service: numbers of the qubits out of service
     :param shots: largest number of shots of a job, if limited
     :param kinds: kinds of jobs that the QPU accepts
     :param timing: run times; ``None`` if unknown
-    :param calibration: latest calibration, as far as it is reported
+    :param calibration: latest calibration, if reported
     :param specs: JSON text: Pulser's abstract representation of a neutral-atom device, or
         Perceval's specifications of a photonic device
-    :param solver: properties of an annealer's solver except its graph, with SAPI's
-        names, if the solver accepts the parameters that they list
-    :param native_gates: gates that circuits may have on the couplers of ``topology``, by
-        their names in OpenQASM; empty if any gate may act on any qubits
+    :param solver: properties of an annealer's solver except its graph, with SAPI's names;
+        ``None`` if the solver does not accept the parameters that they would list
+    :param native_gates: OpenQASM names of the gates that circuits may have on the couplers
+        of ``topology``; empty if any gate may act on any qubits
     """
 
     technology: str

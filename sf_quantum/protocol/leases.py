@@ -10,13 +10,13 @@ from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, integer
 from sf_quantum.protocol.values import number
 
-#: header of a request under a lease: the lease's id
+#: header of a request under a lease; its value is the lease's id
 LEASE_HEADER = "X-SFQ-Lease"
 #: the classes that users may request; the first class runs first
 CLASSES = ("production", "test", "development")
 #: the highest priority of a lease within its class; the lowest is 0
 MAX_PRIORITY = 1000
-#: field of a request, named in refusals because its latest start is too early
+#: field of a request that is named if the service refuses its latest start as too early
 LATEST_START = "latest_start"
 #: description of the format of a latest start
 A_TIME = "a time with its zone, such as 2026-12-01T08:00:00+01:00"
@@ -24,7 +24,7 @@ A_TIME = "a time with its zone, such as 2026-12-01T08:00:00+01:00"
 
 @dataclass(frozen=True)
 class ReservedTime:
-    """A time for which a QPU is reserved for its user, in seconds since the epoch."""
+    """A period for which a QPU is reserved for the user, in seconds since the epoch."""
 
     starts: float
     ends: float
@@ -32,13 +32,13 @@ class ReservedTime:
 
 @dataclass(frozen=True)
 class LeaseHints:
-    """A user's hints about a lease, and its bounds; ``None``: not stated.
+    """A user's hints about a lease, and bounds of its jobs; ``None`` if not stated.
 
-    :param expected_seconds: total QPU seconds of its jobs
+    :param expected_seconds: expected total QPU seconds of the lease's jobs
     :param pattern: ``qc-heavy``, ``cc-heavy`` or ``balanced``
     :param latest_start: latest time of the grant, in seconds since the epoch
-    :param priority: rank among the waiting requests of its class; the highest is first
-    :param reservation: name of a reservation
+    :param priority: rank among the waiting requests of the same class; the highest is first
+    :param reservation: name of the reservation in which the jobs run
     :param job_class: one of :data:`CLASSES`
     :param max_qpu_seconds: bound on the total QPU seconds of all jobs
     :param max_shots: bound on the shots of each job
@@ -73,31 +73,34 @@ class LeaseHints:
         )
 
     def singly(self) -> Iterator[tuple[str, LeaseHints]]:
-        """Yield each hint by itself, with its key in a StreamFlow file."""
-        for name, value in self._said.items():
-            yield _KEYS.get(name, name), _made({name: value})
+        """Yield each hint separately, after its key in a StreamFlow file."""
+        for name, value in self._given_values.items():
+            yield _FILE_NAMES.get(name, name), _hints_from({name: value})
 
     def completed(self, others: LeaseHints) -> LeaseHints:
-        """Return these hints; hints that are not stated are taken from others."""
-        return _made({**others._said, **self._said})
+        """Return these hints; hints that are not stated are taken from ``others``."""
+        return _hints_from({**others._given_values, **self._given_values})
 
     def to_json(self) -> dict[str, JSON]:
         """Return the fields of a request to the service."""
-        return {_FIELDS.get(name, name): value for name, value in self._said.items()}
+        return {
+            _REQUEST_NAMES.get(name, name): value
+            for name, value in self._given_values.items()
+        }
 
     @property
-    def _said(self) -> dict[str, int | float | str]:
+    def _given_values(self) -> dict[str, int | float | str]:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def _made(values: Mapping[str, int | float | str]) -> LeaseHints:
+def _hints_from(values: Mapping[str, int | float | str]) -> LeaseHints:
     make: Callable[..., LeaseHints] = LeaseHints
     return make(**values)
 
 
-# Names of hints that differ in a request to the service, or in a StreamFlow file.
-_FIELDS = {"job_class": "class"}
-_KEYS = {"expected_seconds": "expectedSeconds", "latest_start": "latestStart"}
+# Hints with another name in a request to the service, and in a StreamFlow file.
+_REQUEST_NAMES = {"job_class": "class"}
+_FILE_NAMES = {"expected_seconds": "expectedSeconds", "latest_start": "latestStart"}
 
 
 def latest_start(text: JSON) -> float:

@@ -15,9 +15,9 @@ TIMINGS: Mapping[str, Timing] = {
     # 45.32 us.
     "annealer": Timing(18.02e-3, 40.54e-6, 45.32e-6),
     # Viviani et al. (2025), section 3: "each quantum task will last ~ 10 s"; Rocco et al.
-    # (2025): "in the order of seconds". A shot: 250 us, the default repetition delay of IBM's Eagle
-    # processors (their conf_*.json in qiskit-ibm-runtime), which includes the
-    # read-out of about 1 us.
+    # (2025): "in the order of seconds". A shot: 250 us, the default repetition delay of IBM's
+    # Eagle processors (their conf_*.json in qiskit-ibm-runtime), which includes the read-out of
+    # about 1 us.
     "superconducting": Timing(9.75, 250e-6, 0.0),
     # Rocco et al. (2025): "minutes to complete a job (also considering register preparation)",
     # emulated there with two minutes; Viviani et al. (2025): jobs "include the calibration
@@ -25,8 +25,8 @@ TIMINGS: Mapping[str, Timing] = {
     # the order of 1 Hz", imaging included. 1700 shots are the half hour of Viviani et al.
     "neutral-atom": Timing(120.0, 1.0, 0.0),
     # The set-up, mostly heating phase shifters, is an assumption. A shot is one detected
-    # photon. Perceval assumes that 6 % of the photons arrive if a QPU reports nothing else
+    # photon. Perceval assumes that 6 % of the photons arrive unless a QPU reports its figure
     # (DEFAULT_TRANSMITTANCE in its remote_processor.py). Pulses come at 80 MHz, the usual rate
-    # of the lasers that excite such sources.
+    # of the lasers that excite single-photon sources.
     "photonic": Timing(0.1, 12.5e-9 / 0.06, 0.0),
 }

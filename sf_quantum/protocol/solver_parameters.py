@@ -1,8 +1,8 @@
-"""The parameters of an annealer's solver: stored with a problem, checked for its vendor.
+"""The parameters of an annealer's solver: stored with a problem, and checked before sending.
 
 Parameters and properties have SAPI's names: the property ``parameters`` lists the solver's
-parameters, and ``<name>_range`` has the least and the largest value of a parameter. The
-vendor itself checks all other parameters.
+parameters, and ``<name>_range`` is the least and the largest value of a parameter. Values
+without a range are left to the vendor to check.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sf_quantum.protocol.values import number
 from sf_quantum.samplers.defaults import SWEEPS
 from sf_quantum.samplers.problem import FieldError
 
-# Key of these parameters in the ``info`` of a serialized BQM.
+# Key of the parameters in the ``info`` of a serialized BQM.
 KEY = "solver_parameters"
 # Parameters with a value for each qubit.
 ARRAYS = ("anneal_offsets", "flux_biases", "initial_state")
@@ -82,7 +82,7 @@ def check(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> Non
 def check_ranges(
     parameters: Mapping[str, JSON], properties: Mapping[str, JSON]
 ) -> None:
-    """Check numbers against the solver's ranges; its defaults replace missing parameters.
+    """Check numbers against the solver's ranges; a missing number is the solver's default.
 
     :raises FieldError: if a number is out of range; the error names the parameter
     """
@@ -108,8 +108,8 @@ def check_ranges(
             case [int() | float() as least, int() | float() as most] if (
                 not least <= value <= most
             ):
-                takes = f"the solver takes {least:g} to {most:g}"
-                raise FieldError(name, f"{value:g} is out of range, {takes}")
+                valid = f"the solver takes {least:g} to {most:g}"
+                raise FieldError(name, f"{value:g} is out of range, {valid}")
 
 
 def duration(parameters: Mapping[str, JSON], properties: Mapping[str, JSON]) -> float:

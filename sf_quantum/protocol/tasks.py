@@ -27,17 +27,17 @@ Kind: TypeAlias = Literal["problem", "sequence", "circuit", "photonic"]
 JobParameters: TypeAlias = Mapping[str, int | None]
 #: states of a job that has ended
 OVER: tuple[State, ...] = ("Completed", "Failed", "Cancelled")
-# Size of a shot in a result without its values: energy, number, text around them.
+# Bytes of a shot in a result apart from its values: energy, count, punctuation.
 SHOT_BYTES = 1024
 
 
 class NotAccepted(QpuError):
-    """A submission that certainly has made no job, for example as the vendor is busy.
+    """A submission that has certainly made no job, for example because the vendor is busy.
 
-    After any other :class:`~sf_quantum.errors.QpuError` of a submission, there may be a
+    If a submission raises any other :class:`~sf_quantum.errors.QpuError`, there may be a
     job.
 
-    :param retry_seconds: time after which the vendor asks for another attempt, if stated
+    :param retry_seconds: wait that the vendor requests before a retry, if stated
     """
 
     def __init__(self, message: str, retry_seconds: float | None = None) -> None:
@@ -50,7 +50,7 @@ class LeaseLost(NotAccepted):
 
 
 class UnknownJob(QpuError):
-    """The vendor does not know, or no longer knows, a job that it has accepted.
+    """The vendor no longer knows a job that it has accepted.
 
     :param lease_lost: whether the vendor has ended the job's lease
     """
@@ -80,16 +80,16 @@ def shots_of(parameters: JobParameters) -> int:
 class Task:
     """One attempt at a job, or at a slice of its shots.
 
-    :param tag: unique id of this submission, for vendors who store tags: at most 60
+    :param tag: unique id of this submission, for vendors that store tags; at most 60
         letters, digits and hyphens
     :param payload: JSON text: an object for a problem or an experiment, a list of objects
-        for several problems, else a string
+        for several problems, otherwise a string
     :param parameters: ``num_reads`` (shots), optionally ``seed`` and ``num_sweeps``
     :param number: number of the job in its queue
     :param attempt: number of the attempt at the job, from 1
     :param part: number of the slice, from 0
-    :param reservation: name of a vendor's reservation in which the task runs; ``None``: that
-        of its lease at the vendor, if any
+    :param reservation: name of the vendor's reservation in which the task runs; ``None``
+        selects the reservation of the lease at the vendor, if any
     """
 
     tag: str
@@ -107,11 +107,11 @@ class Task:
 
     @property
     def result_bytes(self) -> int:
-        """Largest size of the result as JSON text, and limit on the bytes that are read.
+        """Largest size of the result as JSON text; a longer result is not read.
 
         A shot names each variable, atom or mode of the payload at most once.
         """
-        if self.kind == "circuit":  # a circuit may have more bits than letters
+        if self.kind == "circuit":  # a short text may declare many bits
             return RESULT_BYTES
         each = len(self.payload) + SHOT_BYTES
         return min(ANSWER_BYTES + self.shots * each, RESULT_BYTES)
@@ -136,13 +136,14 @@ class LeaseJob:
 
     Moments are in seconds since the epoch.
 
-    :param queued_seconds: seconds from its submission to its last start
+    :param queued_seconds: seconds from the job's submission to its last start
     :param seconds: elapsed time on the QPU
-    :param eta_seconds: seconds until it starts; infinite while the QPU cannot predict it
-    :param attempt: number of times that it was started
-    :param lost_qpu_seconds: QPU time of the attempts that were interrupted
-    :param found: whether it is older than the lease
-    :param charged: whether its use is charged to the lease, and not to an earlier lease
+    :param eta_seconds: seconds until the job starts; infinite while the QPU cannot predict
+        the start
+    :param attempt: number of times that the job was started
+    :param lost_qpu_seconds: QPU time of interrupted attempts
+    :param found: whether the job is older than the lease
+    :param charged: whether the job's use is charged to this lease, not to an earlier lease
     """
 
     id: str | None = None
@@ -167,16 +168,16 @@ class LeaseJob:
         """
         eta = number(mapping(job).get("eta_seconds"))
         if eta is None and "eta_seconds" in mapping(job):
-            # A closed QPU reports null; a QPU that predicts nothing has no such field.
+            # A closed QPU reports null; a QPU without predictions omits the field.
             eta = math.inf
         return structs.read(cls, job, eta_seconds=eta)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A result, which may be large and is not parsed by the service.
+    """A result, which may be large; the service does not parse it.
 
-    :param text: a JSON object without its ``info``: a serialized sample set,
+    :param text: JSON object without its ``info``: a serialized sample set,
         ``{"sample_sets": [...]}`` or ``{"counter": {bits: count}}``
     """
 
@@ -195,14 +196,14 @@ class Outcome:
     """How a job ended.
 
     :param result: result of the job; ``None`` unless it completed
-    :param failure: reason why it failed; ``None`` if it completed or was cancelled
+    :param failure: reason why the job failed; ``None`` if it completed or was cancelled
     :param qpu_seconds: QPU time that the vendor bills, even if the job was cancelled or
         failed; ``None`` if not reported
     :param seconds: elapsed time on the QPU; ``None`` if not reported
-    :param calibration: calibration under which it ran, if reported
-    :param note: the vendor's message about its end, if any
-    :param lost: reason why the vendor ended it through no fault of the job, which then has
-        no result and may be submitted again; else ``None``
+    :param calibration: calibration under which the job ran, if reported
+    :param note: the vendor's message about the job's end, if any
+    :param lost: reason why the vendor ended a job that was not at fault; the job then has
+        no result and may be submitted again. Otherwise ``None``
     """
 
     result: Result | None = None

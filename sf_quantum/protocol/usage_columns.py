@@ -1,6 +1,6 @@
 """Reports of QPU usage: the columns that identify a row, and the sums of each row.
 
-Each sum is a field of :class:`UsageSums`, and an expression in the service's store.
+Each sum is a field of :class:`UsageSums`; the service's store has an expression for it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _describe(schema: dict[str, JSON], class_: type) -> None:
     schema["description"] = inspect.getdoc(class_)
 
 
-def _about(text: str) -> dict[str, str]:
+def _description(text: str) -> dict[str, str]:
     """Return the metadata of a field, with its description in the OpenAPI document."""
     return {"description": text}
 
@@ -64,38 +64,38 @@ class UsageSums:
     failed: int
     cancelled: int
     qpu_seconds: float = field(
-        metadata=_about(
+        metadata=_description(
             "QPU time, as billed or modelled, without interrupted attempts."
         )
     )
     seconds: float = field(
-        metadata=_about("Actual time of these attempts on the device.")
+        metadata=_description("Actual time of these attempts on the device.")
     )
     wait_seconds: float = field(
-        metadata=_about(
+        metadata=_description(
             "Seconds from submission to the last start, summed over the jobs."
         )
     )
     mean_wait_seconds: float
     longest_wait_seconds: float
     lost_attempts: int = field(
-        metadata=_about(
+        metadata=_description(
             "Attempts that were pre-empted, or interrupted because the QPU "
             "was closed or the service stopped or died. Their jobs ran again, "
             "and are not charged for these attempts."
         )
     )
     lost_qpu_seconds: float = field(
-        metadata=_about(
+        metadata=_description(
             "QPU time of the lost attempts; 0 for attempts that ended because "
             "the service died, since their time is unknown."
         )
     )
     lost_seconds: float = field(
-        metadata=_about("Actual time of the lost attempts on the device.")
+        metadata=_description("Actual time of the lost attempts on the device.")
     )
     cost: float | None = field(
-        metadata=_about(
+        metadata=_description(
             "Cost of `qpu_seconds`, in the site's unit, with the price at the "
             "end of each job; null if the device had no price."
         )
@@ -111,7 +111,9 @@ class UsageRow(UsageSums):
 
     month: str | None = field(
         default=None,
-        metadata=_about("The month in which the jobs ended, in UTC, such as 2026-11."),
+        metadata=_description(
+            "The month in which the jobs ended, in UTC, such as 2026-11."
+        ),
     )
     user: str | None = None
     project: str | None = None
@@ -119,25 +121,27 @@ class UsageRow(UsageSums):
     slurm_job_id: str | None = None
     slurm_cluster: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=_description(
             "The cluster of the Slurm job; null: the service's own cluster."
         ),
     )
     slurm_account: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=_description(
             "The account of the Slurm job, as Slurm reports if the service "
             "can query Slurm, or otherwise as the client reports."
         ),
     )
     run: str | None = field(
-        default=None, metadata=_about("The name of a run's journal.")
+        default=None, metadata=_description("The name of a run's journal.")
     )
     step: str | None = field(
         default=None,
-        metadata=_about("The step of the workflow, or another purpose of the jobs."),
+        metadata=_description(
+            "The step of the workflow, or another purpose of the jobs."
+        ),
     )
 
 
-#: the columns with sums, in order
+#: the names of the columns with sums, in order
 SUMS = tuple(sum_.name for sum_ in fields(UsageSums))

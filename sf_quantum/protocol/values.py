@@ -12,8 +12,8 @@ from sf_quantum.text import shortened
 def number(value: JSON) -> float | None:
     """Read a time, a count or a price that a vendor reports.
 
-    :returns: the value; ``None`` if it is not a number, negative, not finite (as JSON's
-        ``NaN``) or absurdly large
+    :returns: the value; ``None`` if it is not a number, or is negative, not finite (such as
+        JSON's ``NaN``) or absurdly large
     """
     return value if is_number(value) and value >= 0 else None
 
@@ -23,16 +23,17 @@ def count(value: JSON) -> int | None:
     return value if isinstance(value, int) and number(value) is not None else None
 
 
-#: types of fields without which the rest of an answer is still worth reading
+#: types of optional fields: an invalid value is read as ``None``, or as 0 for ``Size``
 Amount: TypeAlias = Annotated[float | None, number]
 Count: TypeAlias = Annotated[int | None, count]
+# a count that is 0 if it is missing
 Size: TypeAlias = Annotated[int, lambda value: count(value) or 0]
 
 
 def counter(value: JSON) -> dict[str, int]:
     """Read the counts of bit strings.
 
-    :raises ValueError: if the value does not have such counts
+    :raises ValueError: if the value is not an object with counts of bit strings
     """
     if not isinstance(value, dict):
         raise ValueError("no counts")
@@ -49,12 +50,12 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
     :param who: name of the QPU, for error messages
     :param text: JSON text of the result
     :param circuits: number of circuits in the job
-    :raises QpuError: if there are not valid counts for each circuit
+    :raises QpuError: if the counts of a circuit are missing or invalid
     """
     try:
         content = mapping(parse_json(text))
         counters = content.get("counters", content.get("counter"))
-        counts = [counter(one) for one in listing(counters)]
+        counts = [counter(item) for item in listing(counters)]
         if len(counts) != circuits:
             raise ValueError("not of all circuits")
         return counts
@@ -65,13 +66,13 @@ def counters(who: str, text: str, circuits: int) -> list[dict[str, int]]:
 def check_about(who: str, named: JSON, asked: str) -> None:
     """Check that an answer is about the requested job or submission.
 
-    A cache, a proxy or the vendor may mix up answers, and another job's result of the same
-    shape could not be distinguished from the job's own.
+    A cache, a proxy or the vendor may mix up answers. Another job's result may have the same
+    shape, and could then not be told from the right result.
 
     :param who: name of the QPU or its service
-    :param named: id of the job, or tag of its submission, in the answer; an answer without
-        it is accepted
-    :param asked: id or tag in the request
+    :param named: job id or submission tag in the answer; an answer without either is
+        accepted
+    :param asked: job id or submission tag in the request
     :raises QpuError: if the answer is about another job
     """
     if named not in (None, asked):

@@ -1,13 +1,14 @@
-"""Slurm's own language: the output of its commands in every version, as typed rows.
+"""The output of Slurm's commands, in all supported versions, as typed rows.
 
-A field that a version of Slurm adds, renames or spells in another way changes one module
-here. ``squeue`` has the formats and rows of jobs in the queue, ``records`` the text of
-``scontrol show job``, ``accounting`` the output of ``sacct``, ``partitions`` that of
-``sinfo``, ``config`` that of ``scontrol show config``, ``burst`` and ``licenses`` those of
-burst buffers and licences; ``tres`` reads GPUs and other resources, requested, held or on a
-node, ``ids`` the ids of jobs, ``states`` their states, ``counts`` numbers and times, and
-``components`` the components of a heterogeneous job. Callers run the commands, except for
-``sinfo`` on this host, which ``partitions`` can run.
+If a version of Slurm adds, renames or respells a field, only one module here changes.
+``squeue`` reads the rows of jobs in the queue and has their formats, ``records`` reads the
+output of ``scontrol show job``, ``accounting`` the output of ``sacct``, ``partitions`` the
+output of ``sinfo``, and ``config``, ``burst`` and ``licenses`` the output of ``scontrol
+show`` about the configuration, burst buffers and licences. ``tres`` reads GPUs and other
+resources of requests, jobs and nodes, ``counts`` reads numbers and times, ``ids`` reads job
+ids, ``states`` lists the states of jobs, and ``components`` counts the nodes of a
+heterogeneous job. Callers run the commands, except for ``sinfo`` on this host, which
+``partitions`` can run.
 
 Imports: nothing above the foundation.
 """

@@ -1,6 +1,6 @@
 """The output of ``sacct --parsable2``, whose columns are the fields of ``--format``.
 
-No field that is read here is free text, so each ``|`` is a separator.
+None of the fields read here is free text, so each ``|`` is a separator.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from sf_quantum.slurm.counts import epoch
 
-#: the fields of :func:`read`
+#: the fields for :func:`read`
 FIELDS = "JobID State Reason ExitCode Start End".split()
-#: the fields that a trace of a cluster's load needs, and its optional fields
+#: the required and the optional fields of a trace of a cluster's load
 TRACE_FIELDS = ("JobID", "Partition", "Submit", "End", "ElapsedRaw", "NNodes")
 TRACE_OPTIONAL = ("Eligible", "TimelimitRaw")
 
@@ -38,6 +38,7 @@ def read(text: str) -> list[AccountingRow]:
 
 
 def _row(words: Sequence[str]) -> AccountingRow | None:
+    """Read the words of a row; ``None`` if the row is malformed."""
     if len(words) != len(FIELDS) or not words[0][:1].isdecimal() or not words[1]:
         return None
     job, state, reason, status, started, ended = words

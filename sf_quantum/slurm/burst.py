@@ -1,4 +1,4 @@
-"""The output of ``scontrol show burst``."""
+"""The output of ``scontrol show burst``, about pools of burst buffers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import re
 from dataclasses import dataclass
 
 COMMAND = ("scontrol", "show", "burst")
+# patterns of pools and of jobs' buffers in the output
 _POOL = re.compile(r"PoolName\[\d+\]=(\w+) .*UsedSpace=(\d+)")
 _BUFFER = re.compile(r"JobID=(\d+) .*?Pool=(\w+) .*?UserID=[^(]*\((\d+)\)")
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """A job's place in a pool."""
+    """A job's burst buffer, which is one unit of a pool."""
 
     job: int
     pool: str
@@ -20,9 +21,9 @@ class Buffer:
 
 
 def read(text: str) -> tuple[list[Buffer], dict[str, int]]:
-    """Read the places that are taken, and Slurm's own count of them by pool.
+    """Read the buffers in use, and Slurm's count of the buffers in use by pool.
 
-    Slurm 22.05 may count places that have no job.
+    The count of Slurm 22.05 may include buffers without a job.
     """
     buffers = [
         Buffer(int(job), pool, int(uid)) for job, pool, uid in _BUFFER.findall(text)

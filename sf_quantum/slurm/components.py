@@ -1,8 +1,8 @@
-"""The components of a heterogeneous job, and the nodes without which it never starts.
+"""The components of a heterogeneous job, and the number of nodes that it needs to start.
 
-Slurm chooses nodes for one component at a time: as many of the component's range as are
-free. A component with a range may thus leave too few nodes for a later one, and the whole
-job then stays pending, even if all nodes are idle (tried with Slurm 22.05).
+Slurm chooses nodes for one component at a time. A component with a range of nodes gets as
+many free nodes as its range allows, so too few may be left for a later component. The job
+then stays pending even if all nodes are idle (tried with Slurm 22.05).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Component(NamedTuple):
     """The nodes that one component requests from its partition.
 
     :param min_nodes: minimum number of nodes
-    :param max_nodes: maximum number of nodes, equal to the minimum without a range
+    :param max_nodes: maximum number of nodes; equal to the minimum if there is no range
     :param quantum: whether the component is for a QPU
     """
 
@@ -30,7 +30,7 @@ class Component(NamedTuple):
 
     @classmethod
     def read(cls, nodes: JSON, *, quantum: bool = False) -> Component:
-        """Read the option ``nodes``; one node unless it is a plain number or a range."""
+        """Read the option ``nodes``, a number or a range; any other text is read as 1."""
         match = _NODES.fullmatch(str(nodes))
         if match is None:
             return cls(1, 1, quantum)
@@ -39,23 +39,24 @@ class Component(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, bool]:
-        """Position in the job, as a sort key.
+        """Position of the component in the job, as a sort key.
 
-        The first component cannot be released before the others, so it is a classical one.
+        The first component cannot be released before the others, so a classical component is
+        first.
         """
         return self.quantum, self.min_nodes < self.max_nodes
 
 
 def nodes_needed(components: Iterable[tuple[Component, int]]) -> int:
-    """Count the nodes that a partition must have for components.
+    """Return the number of nodes that a partition must have for a job's components in it.
 
-    All but the last component of the job get the maximum of their ranges.
+    All components except the last one get the maximum of their ranges.
 
-    :param components: pairs of a component and its count
+    :param components: pairs of a component and the number of such components
     """
     counted = [(component, number) for component, number in components if number > 0]
     if not counted:
         return 0
-    last, _ = sorted(counted, key=lambda one: one[0].place)[-1]
-    spared = last.max_nodes - last.min_nodes
-    return sum(number * component.max_nodes for component, number in counted) - spared
+    last, _ = sorted(counted, key=lambda pair: pair[0].place)[-1]
+    saved = last.max_nodes - last.min_nodes
+    return sum(number * component.max_nodes for component, number in counted) - saved

@@ -10,12 +10,12 @@ _NEXT_JOB = re.compile(r"^NEXT_JOB_ID *= *(\d+)", re.MULTILINE | re.ASCII)
 
 
 def cluster_name(text: str) -> str | None:
-    """Return the name of the cluster, if the output has it."""
+    """Return the name of the cluster; ``None`` if the output lacks it."""
     match = _CLUSTER.search(text)
     return match[1] if match else None
 
 
 def next_job(text: str) -> int | None:
-    """Return the id that the next job will have, if the output has it."""
+    """Return the id of the next job; ``None`` if the output lacks it."""
     match = _NEXT_JOB.search(text)
     return int(match[1]) if match else None

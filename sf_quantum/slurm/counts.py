@@ -17,20 +17,21 @@ def count(text: str) -> int | None:
     if (match := _COUNT.fullmatch(text)) is None:
         return None
     number = float(f"{match[1]}.{match[2]}") if match[2] else int(match[1])
-    # the index of the suffix is its power of 1024; the index without a suffix is 0
+    # The index of the suffix is its power of 1024: 0 without a suffix, 1 for K.
     return int(number * 1024 ** (" KMGTP".index(match[3].upper() or " ")))
 
 
 def epoch(text: str) -> float | None:
-    """Read a time printed with ``SLURM_TIME_FORMAT=%s``; ``None`` for ``N/A`` and the like."""
+    """Read a time printed with ``SLURM_TIME_FORMAT=%s``; ``None`` for a text like ``N/A``."""
     return float(text) if _EPOCH.fullmatch(text) else None
 
 
 def wait_status(text: str) -> int | None:
     """Read a job's exit status, encoded as in wait(2).
 
-    :param text: ``256``, as ``squeue`` of 22.05 prints it, or exit code and signal in ``1:0``
-    :returns: ``None`` if the text is neither
+    :param text: the status as a number (``256``), as ``squeue`` of 22.05 prints it, or exit
+        code and signal (``1:0``)
+    :returns: ``None`` if the text has neither form
     """
     if (match := _STATUS.fullmatch(text)) is None:
         return None
@@ -45,6 +46,6 @@ def limit_seconds(limit: str) -> float | None:
     days, *parts = match.groups()
     numbers = [int(part) for part in parts if part is not None]
     if days is None and len(numbers) < 3:
-        numbers.insert(0, 0)  # the first number is minutes, otherwise hours
+        numbers.insert(0, 0)  # the first number is minutes; in all other cases, hours
     hours, minutes, seconds = [*numbers, 0, 0][:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60.0 + seconds

@@ -1,4 +1,4 @@
-"""Licences, of ``slurm.conf`` or slurmdbd, and the reservations that withhold them."""
+"""Licences that ``slurm.conf`` or slurmdbd defines, and reservations of licences."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import re
 
 COMMAND = ("scontrol", "--oneliner", "show", "licenses")
 RESERVATIONS = ("scontrol", "--oneliner", "show", "reservation")
+# patterns of licences in the output of these commands
 _TOTAL = re.compile(r"^LicenseName=(\S+) Total=(\d+)", re.MULTILINE | re.ASCII)
 _RESERVED = re.compile(r"^ReservationName=(\S+) .*?\bLicenses=(\S+)", re.MULTILINE)
 _ITEM = re.compile(r"([^:=]+)(?:[:=](\d+))?", re.ASCII)
 
 
 def totals(text: str) -> dict[str, int]:
-    """Read the output of :data:`COMMAND`; a licence of slurmdbd is ``NAME@SERVER``."""
+    """Read each licence's total from the output of :data:`COMMAND`.
+
+    A licence that slurmdbd defines is named ``NAME@SERVER``.
+    """
     return {name: int(total) for name, total in _TOTAL.findall(text)}
 
 
 def reserved(text: str) -> dict[str, str]:
-    """Read the licences of each reservation in the output of :data:`RESERVATIONS`."""
+    """Read each reservation's list of licences from the output of :data:`RESERVATIONS`."""
     return dict(_RESERVED.findall(text))
 
 

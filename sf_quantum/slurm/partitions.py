@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from sf_quantum.errors import QuantumError
 from sf_quantum.slurm.counts import count
 
-# Slurm's commands block while the controller is down
+# Slurm's commands block while the controller is down.
 TIMEOUT_SECONDS = 5
 #: the value of ``--format`` for :func:`processors`
 PROCESSORS_FORMAT = "%C|%c|%h"
-# Largest number of nodes that are read from a range in a list; no cluster has more.
+# Largest number of nodes read from a range in a list; no cluster has more.
 MAX_NODES = 65536
-# exit codes: of timeout(1), and of the command if ``sbatch`` is missing
+# exit codes: of timeout(1) at its time limit, and of COMMAND if ``sbatch`` is missing
 _TIMED_OUT, _NO_SLURM = 124, 127
-#: partition, number of nodes, CPUs, memory, gres, features, time limit and names of nodes, in
-#: a line for each kind of node
+#: format of sinfo for :func:`described`: a line per kind of node with partition, number of
+#: nodes, CPUs, memory, gres, features, time limit and node names
 DESCRIPTIONS_FORMAT = "%P|%D|%c|%m|%G|%f|%l|%N"
 #: the shell command whose output :func:`described` reads
 DESCRIPTIONS_COMMAND = (
@@ -31,15 +31,16 @@ COMMAND = (
     f"{DESCRIPTIONS_COMMAND} || "
     f"{{ code=$?; command -v sbatch >/dev/null || exit {_NO_SLURM}; exit $code; }}"
 )
-# what Slurm's commands print if there is no slurm.conf, or they cannot read it
+# part of the messages of Slurm's commands if slurm.conf is missing or unreadable
 _NO_CONFIGURATION = re.compile("configuration (source|file)|cannot stat file")
 _PREFIX = re.compile("^(sinfo: )?((error|fatal): )?")
 
 
 class SilentSlurm(QuantumError):
-    """Slurm has not listed its partitions; the text says why.
+    """Slurm has not listed its partitions; the text is the reason.
 
-    :param is_missing: whether Slurm is missing here: jobs cannot be submitted later either
+    :param is_missing: whether Slurm is not installed or configured on this host, so that
+        jobs cannot be submitted later either
     """
 
     def __init__(self, why: str, *, is_missing: bool = False) -> None:
@@ -48,7 +49,7 @@ class SilentSlurm(QuantumError):
 
 
 def of_this_host() -> dict[str, Partition]:
-    """Query the Slurm of this host for its partitions.
+    """Query this host's Slurm for its partitions.
 
     :raises SilentSlurm: if there is no Slurm, or it does not answer
     """
@@ -81,9 +82,10 @@ def listed(output: str, errors: str, code: int) -> dict[str, Partition]:
 
 
 def _message(errors: str) -> str:
-    """Return the cause and the consequence: the first and the last error of ``sinfo``.
+    """Return the first and the last error of ``sinfo``: the cause and the consequence.
 
-    The output of a login node's profile is left out, unless there is nothing else.
+    Lines from other programs, such as a login node's profile, are left out unless there are
+    no others; then the last line is returned.
     """
     lines = [" ".join(line.split()) for line in errors.splitlines() if line.strip()]
     lines = [line for line in lines if line.startswith("sinfo: ")] or lines[-1:]
@@ -97,7 +99,7 @@ class Processors:
 
     :param idle: number of processors without a job
     :param per_node: number of processors of the smallest node
-    :param shared: ``EXCLUSIVE`` if each job gets whole nodes, sinfo(1)
+    :param shared: ``EXCLUSIVE`` if each job gets whole nodes; see ``%h`` in sinfo(1)
     """
 
     idle: int
@@ -110,7 +112,8 @@ def processors(line: str) -> Processors:
 
     :raises ValueError: if the line is malformed
     """
-    # processors are allocated/idle/other/total; "4+" each if the nodes differ
+    # The first column is allocated/idle/other/total. The second is "4+" if the nodes differ
+    # and the smallest node has 4 processors.
     states, per_node, shared = line.split("|")
     _, idle_processors, _, _ = states.split("/")
     idle, smallest = count(idle_processors), count(per_node.rstrip("+"))
@@ -121,11 +124,11 @@ def processors(line: str) -> Processors:
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of one kind in a partition; texts are as ``sinfo`` prints them.
+    """Nodes of one kind in a partition.
 
-    They are empty if the data is not from ``sinfo``.
+    Texts are as ``sinfo`` prints them, or empty if the data has another source.
 
-    :param memory: memory in MB per node
+    :param memory: memory per node in MB
     """
 
     nodes: int
@@ -138,10 +141,10 @@ class NodeKind:
 
 
 def hosts(text: str) -> set[str]:
-    """Return the nodes of a list such as ``c[01-03,7],q1``; malformed parts are left out."""
+    """Return the names in a node list such as ``c[01-03,7],q1``; omit malformed parts."""
     names: set[str] = set()
     for item in re.findall(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+", text):
-        # text and ranges in turn
+        # plain text and ranges alternate
         parts = re.split(r"\[([^]]*)\]", item)
         choices = [
             [*_numbers(part)] if index % 2 else [part]
@@ -152,10 +155,12 @@ def hosts(text: str) -> set[str]:
 
 
 def _numbers(ranges: str) -> Iterator[str]:
-    for one in ranges.split(","):
-        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", one.strip(), re.ASCII):
+    """Yield the numbers in a list of ranges, with the leading zeros of each range."""
+    for part in ranges.split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip(), re.ASCII):
             first, last = int(match[1]), int(match[2] or match[1])
-            # a mistyped range may have any number of nodes; the first ones prove it wrong
+            # A mistyped range may have billions of nodes; the first MAX_NODES + 1 show the
+            # mistake.
             for number in range(first, min(last, first + MAX_NODES) + 1):
                 yield f"{number:0{len(match[1])}}"
 
@@ -164,7 +169,7 @@ def _numbers(ranges: str) -> Iterator[str]:
 class Partition:
     """A partition and its kinds of nodes.
 
-    :param is_default: whether jobs without a partition go there
+    :param is_default: whether jobs that name no partition are submitted to it
     """
 
     name: str
@@ -173,12 +178,12 @@ class Partition:
 
     @property
     def nodes(self) -> int:
-        """The number of its nodes."""
+        """The number of nodes in the partition."""
         return sum(kind.nodes for kind in self.kinds)
 
 
 def described(text: str) -> dict[str, Partition]:
-    """Read the output of :data:`DESCRIPTIONS_COMMAND`; other lines are left out."""
+    """Read the partitions in the output of :data:`DESCRIPTIONS_COMMAND`; skip other lines."""
     kinds: dict[str, list[NodeKind]] = {}
     for line in text.splitlines():
         columns = line.strip().split("|")

@@ -1,8 +1,9 @@
 """The formats and rows of ``squeue``.
 
-Each row is one line of columns between ``|``. A free text (a comment, a reason) is in the last
-column only, so it may contain the separator. ``squeue --json`` is not used: in 22.05, it
-ignores ``--jobs`` and ``--states``, and its output is much larger (docs/reference/figures.md).
+Each row is one line of columns that ``|`` separates. Only the last column has free text (a
+comment, a reason), so the text may contain the separator. ``squeue --json`` is not used: in
+22.05, it ignores ``--jobs`` and ``--states``, and its output is much larger
+(docs/reference/figures.md).
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from sf_quantum.slurm import ids, tres
 from sf_quantum.slurm.counts import epoch, wait_status
 from sf_quantum.slurm.states import ENDED, REVOKED
 
-# The fields of jobs that a driver follows, in the order of QueueRow, which lacks the second.
+# The fields of jobs that a driver follows, in the order of QueueRow's attributes; JobArrayID,
+# which tells an array's tasks apart, is not an attribute.
 _FIELDS = (
     "ArrayJobID JobArrayID State Reason StartTime EndTime NumNodes NodeList exit_code "
     "RestartCnt Comment".split()
 )
-#: the value of ``--Format`` for :func:`read`; the colon without a size makes a column as wide
+#: the value of ``--Format`` for :func:`read`; a colon without a width makes a column as wide
 #: as its value
 FORMAT = ",".join(f"{name}:|" for name in _FIELDS)
 _CLUSTER_LINE = "CLUSTER: "
@@ -43,7 +45,8 @@ GATE_FORMAT = ",".join(
         "Comment"
     ).split()
 )
-#: the value of ``--Format`` for :func:`job_details`; see :class:`Rows`. An array has a line for each task
+#: the value of ``--Format`` for :func:`job_details`; see :class:`Rows`. An array has a row for
+#: each task
 DETAILS_FORMAT = ",".join(
     f"{name}:|"
     for name in (
@@ -68,21 +71,21 @@ _NUMBERED_STEP = re.compile(r"^ *(\d+(?:_\d+)?\.\d+) (\S+)", re.MULTILINE)
 
 
 class Rows:
-    """Rows that begin with a secret, so that no text of a user can pass for one.
+    """Rows whose first separator is a secret, so that a user's text cannot imitate a row.
 
     The comment, the account or the burst buffer of a job may contain newlines, which squeue
-    prints as they are. The command is run with ``SLURM_TIME_FORMAT=%s``.
+    prints unchanged. Callers run squeue with ``SLURM_TIME_FORMAT=%s``.
 
-    :param format_: the value of ``--Format`` without the secret; its first separator is ``|``
+    :param format_: the value of ``--Format``; its first ``|`` is replaced with the secret
     """
 
     def __init__(self, format_: str) -> None:
         self._secret = f"|{secrets.token_hex(8)}|"
-        #: the value of ``--Format``
+        #: the value of ``--Format`` with the secret
         self.format = format_.replace("|", self._secret, 1)
 
     def split(self, output: str) -> Iterator[str]:
-        """Yield the rows of an output, without the secret."""
+        """Yield the rows of the output, with ``|`` in place of the secret."""
         begins = re.compile(rf"^[^|\n]*{re.escape(self._secret)}", re.MULTILINE)
         starts = [match.start() for match in begins.finditer(output)]
         for start, end in pairwise([*starts, len(output) + 1]):
@@ -94,11 +97,11 @@ class QueueRow:
     """The current state of a job that a driver follows. Times are epoch seconds.
 
     :param job: the job id; for a task of an array, the id of the array
-    :param ended: time at which it ended or, for a running job, its time limit expires
-    :param status: exit status as in wait(2), once the job has ended; None if Slurm does
-        not report it
-    :param restarts: how many times Slurm has requeued the job
-    :param comment: text that distinguishes a job from another with the same id
+    :param ended: time at which the job ended or, for a running job, its time limit expires
+    :param status: exit status as in wait(2), once the job has ended; ``None`` if Slurm does
+        not report the status
+    :param restarts: number of times that Slurm has requeued the job
+    :param comment: the job's comment, which distinguishes jobs that had the same id
     """
 
     job: str
@@ -124,7 +127,7 @@ class QueueRow:
 
     @property
     def freed(self) -> bool:
-        """Whether the nodes are free or being freed, and Slurm knows since when."""
+        """Whether the nodes are free or being freed, and Slurm reports when the job ended."""
         return not self.lasts and self.ended is not None
 
 
@@ -132,16 +135,16 @@ class QueueRow:
 class Queue:
     """The output of ``squeue`` with :data:`FORMAT`.
 
-    :param clusters: clusters that have answered; if several are named, Slurm silently omits
-        the others. The empty name is the login node's own cluster
+    :param clusters: clusters that have answered: if several clusters are named, Slurm
+        silently omits clusters that do not answer. The empty name is the login node's cluster
     """
 
     clusters: frozenset[str]
-    # Rows by job number, each with its cluster and the id of its array task.
+    # Rows by job number, each with its cluster and the id of the array's task.
     _lines: Mapping[str, Sequence[tuple[str, str, QueueRow]]]
 
     def rows(self, job: str) -> list[QueueRow] | None:
-        """Return the rows of a job, one per task; None if they do not show its state."""
+        """Return the rows of a job, one per task; ``None`` if they do not show its state."""
         tasks = [
             (task, row)
             for cluster, task, row in self._lines.get(ids.number(job), ())
@@ -153,11 +156,12 @@ class Queue:
 def read(text: str, named: bool = False) -> Queue:
     """Read the output of ``squeue`` with :data:`FORMAT`.
 
-    :param named: whether clusters were named: a line with its name precedes each one's rows
+    :param named: whether clusters were named; a line with the cluster's name then precedes
+        the rows of each cluster
     """
     clusters, cluster = set() if named else {""}, ""
     lines: dict[str, list[tuple[str, str, QueueRow]]] = {}
-    # splitlines() would be wrong: a comment may contain other line separators
+    # splitlines() would also split at other line separators, which a comment may contain.
     for line in text.split("\n"):
         if line.startswith(_CLUSTER_LINE):
             cluster = line.removeprefix(_CLUSTER_LINE).strip()
@@ -193,34 +197,34 @@ def without_siblings(
 ) -> list[Found] | None:
     """Choose the valid row or record of each task of a job.
 
-    Each cluster of a federation has a row for a job; all are revoked except the row of the
-    cluster that runs it. A job that was cancelled on its first cluster may run on another.
+    Each cluster of a federation has a row for a job. All rows are revoked except the row of
+    the cluster that runs the job. A job that was cancelled on one cluster may run on another.
 
-    :param entries: id of the task, and row or record
-    :returns: None if all rows of a task are revoked
+    :param entries: pairs of a task's id and a row or record
+    :returns: ``None`` if all rows of a task are revoked
     """
     tasks: dict[str, list[Found]] = {}
-    for task, one in entries:
-        tasks.setdefault(task, []).append(one)
-    counting = []
+    for task, entry in entries:
+        tasks.setdefault(task, []).append(entry)
+    valid = []
     for siblings in tasks.values():
         rank = {"PENDING": 1, **dict.fromkeys(ENDED, 2), REVOKED: 3}
-        first = min(siblings, key=lambda one: rank.get(state(one), 0))
+        first = min(siblings, key=lambda entry: rank.get(state(entry), 0))
         if state(first) == REVOKED:
             return None
-        counting.append(first)
-    return counting
+        valid.append(first)
+    return valid
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job in the queue of a site that lends QPUs through a burst buffer.
+    """A job in the queue of a site that leases QPUs to jobs through burst buffers.
 
     :param name: id in Slurm's commands, such as ``7``, or ``7_1`` for a task of an array
-    :param buffer: the state of its burst buffer, such as ``staged-in``
-    :param requeues: whether Slurm may requeue it; ``None`` for a job without a script, which
-        cannot be requeued
-    :param pool: the QPU that it requests
+    :param buffer: state of the job's burst buffer, such as ``staged-in``
+    :param requeues: whether Slurm may requeue the job; ``None`` for a job without a batch
+        script, which Slurm cannot requeue
+    :param pool: pool of burst buffers, which is the QPU that the job requests
     :param submitted: see :func:`submission`
     """
 
@@ -262,10 +266,10 @@ def site_jobs(rows: Iterable[str]) -> dict[int, QueuedJob]:
 
 @dataclass(frozen=True)
 class GatedJob:
-    """A job, or all tasks of an array, that may wait for a lease.
+    """A job, or an array with all its tasks, that may wait for a lease.
 
-    :param state: ``PENDING`` if no task has nodes
-    :param eligible: earliest start in epoch seconds; None if it is unknown
+    :param state: state of the job; for an array, ``PENDING`` if no task has nodes
+    :param eligible: earliest start in epoch seconds; ``None`` if unknown
     :param submitted: see :func:`submission`
     """
 
@@ -280,12 +284,12 @@ class GatedJob:
 
     @property
     def held(self) -> bool:
-        """Whether its user, not an administrator, holds the job."""
+        """Whether the job is pending and held by its user, not by an administrator."""
         return (self.state, self.reason) == ("PENDING", "JobHeldUser")
 
     @property
     def held_by_admin(self) -> bool:
-        """Whether an administrator holds it; a job that runs may be held, too."""
+        """Whether an administrator holds the job; even a running job may be held."""
         return self.reason == "JobHeldAdmin"
 
     @property
@@ -308,24 +312,24 @@ def gated_jobs(rows: Iterable[str]) -> dict[int, GatedJob]:
         if (task := jobs.get(job.id)) is None:
             jobs[job.id] = job
             continue
-        # The task of an array that has nodes stands for all of them.
-        stands = job if task.state == "PENDING" else task
+        # A task that has nodes represents its whole array.
+        representative = job if task.state == "PENDING" else task
         submitted = task.submitted or job.submitted
-        jobs[job.id] = replace(stands, submitted=submitted)
+        jobs[job.id] = replace(representative, submitted=submitted)
     return jobs
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command of Slurm, without what would change its output.
+    """Return the environment for Slurm's commands, without variables that change the output.
 
-    ``SQUEUE_STATES`` and the like hide jobs, ``SLURM_CLUSTERS`` lists those of others.
+    ``SQUEUE_STATES`` and the like hide jobs; ``SLURM_CLUSTERS`` selects other clusters.
     """
     kept = {
         name: value
         for name, value in variables.items()
         if not re.match(r"SQUEUE_|SCONTROL_|SACCT_|SLURM_CLUSTERS$", name)
     }
-    # The site's language and time zone change neither messages nor times.
+    # These values keep messages and times independent of the site's language and time zone.
     return {**kept, "LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "%s"}
 
 
@@ -334,7 +338,8 @@ def submission(time_: str, restarts: str) -> str:
 
     :param time_: the column ``SubmitTime``
     :param restarts: the column ``RestartCnt``
-    :returns: empty if Slurm has queued the job again, which replaces that time
+    :returns: epoch seconds as text; empty if Slurm has requeued the job, since Slurm then
+        replaces the time of submission
     """
     return time_ if time_.isdecimal() and restarts == "0" else ""
 
@@ -344,9 +349,9 @@ class JobDetails:
     """The owner and the rank of a job, as :data:`DETAILS_FORMAT` lists them.
 
     :param name: id in Slurm's commands, such as ``7``, or ``7_1`` for a task of an array
-    :param array: the id of its array
-    :param task: its index in the array; ``N/A`` for a job that is not in one
-    :param partitions: separated by commas
+    :param array: id of the job's array
+    :param task: index of the task in its array; ``N/A`` for a job outside arrays
+    :param partitions: names of partitions, separated by commas
     :param submitted: see :func:`submission`
     """
 
@@ -366,7 +371,7 @@ def job_details(rows: Iterable[str], job: str) -> JobDetails | None:
     """Find a job in the rows of ``squeue`` with :data:`DETAILS_FORMAT`."""
     for row in rows:
         number, *columns = (column.strip() for column in row.split("|"))
-        # squeue ends a row with the separator, too
+        # squeue also ends each row with the separator
         if number == job and len(columns) == DETAILS_FORMAT.count("|"):
             *fields, submitted, restarts, _ = columns
             fields.append(submission(submitted, restarts))
@@ -393,7 +398,7 @@ def tasks(text: str) -> Iterator[PendingTask]:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user's job requested, with the units of each gres and licence."""
+    """A user's request for a job, with the units of each gres and licence."""
 
     user: str
     partition: str
@@ -416,7 +421,7 @@ def request(text: str) -> JobRequest | None:
 
 
 def license_jobs(text: str) -> dict[int, str]:
-    """Read the licences that each job holds, as :data:`LICENSES_FORMAT` lists them."""
+    """Read each started job's licences, as :data:`LICENSES_FORMAT` lists them."""
     lines = (line.split("|", 2) for line in text.split("\n"))
     return {
         int(words[0]): words[2].strip()
@@ -426,15 +431,15 @@ def license_jobs(text: str) -> dict[int, str]:
 
 
 def allocations(text: str) -> list[tuple[str, str]]:
-    """Read ids of jobs and expressions of nodes, as :data:`ALLOCATIONS_FORMAT` lists them."""
+    """Read job ids and node expressions, as :data:`ALLOCATIONS_FORMAT` lists them."""
     lines = (line.split(maxsplit=1) for line in text.split("\n"))
     return [(words[0], words[1].strip()) for words in lines if len(words) == 2]
 
 
 def steps(text: str) -> list[tuple[str, str]]:
-    """Read ids of steps and expressions of nodes, as :data:`STEPS_FORMAT` lists them.
+    """Read step ids and node expressions, as :data:`STEPS_FORMAT` lists them.
 
-    The batch script and the like, whose steps have no number, are left out.
+    Steps without a number, such as the batch script's step, are left out.
     """
     return _NUMBERED_STEP.findall(text)
 
@@ -443,12 +448,13 @@ def steps(text: str) -> list[tuple[str, str]]:
 class PartitionJob:
     """A job of a partition, as :data:`PARTITION_FORMAT` lists it.
 
-    :param processors: number of its processors; for a pending job, the least that it
-        requests
-    :param shared: ``NO`` for a job whose nodes are not shared with others, squeue(1)
-    :param left: time left until its time limit, as squeue prints it: ``INVALID`` if it is
-        negative or more than a year
-    :param limit: its time limit, as squeue prints it
+    :param processors: number of the job's processors; for a pending job, the minimum that
+        the job requests
+    :param shared: ``NO`` for a job that shares no nodes with other jobs; see ``%h`` in
+        squeue(1)
+    :param left: time left until the time limit, as squeue prints it: ``INVALID`` if negative
+        or more than a year
+    :param limit: the time limit, as squeue prints it
     """
 
     state: str

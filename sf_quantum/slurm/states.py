@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# squeue(1), "JOB STATE CODES": no other state is final
+# All final states of squeue(1), "JOB STATE CODES".
 ENDED = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
     "TIMEOUT".split()
 )
-# states that are not final, with nodes and without
+# States that are not final: RUNNING with nodes, QUEUED without.
 RUNNING = frozenset(
     "COMPLETING RESIZING RUNNING SIGNALING STAGE_OUT STOPPED SUSPENDED".split()
 )
@@ -17,10 +17,10 @@ QUEUED = frozenset(
     "CONFIGURING EXPEDITING PENDING POWER_UP_NODE REQUEUED REQUEUE_FED REQUEUE_HOLD "
     "RESV_DEL_HOLD SPECIAL_EXIT".split()
 )
-#: the state of a federated job on all clusters but the one that runs it
+#: the state of a federated job on all clusters except the cluster that runs it
 REVOKED = "REVOKED"
 
 
 def unknown(states: Iterable[str]) -> str:
-    """Return the states that are not in Slurm's manual pages, as text; empty without any."""
+    """Return, as text, the states that are not in Slurm's manual pages; empty if none."""
     return ", ".join(sorted({*states} - ENDED - RUNNING - QUEUED))

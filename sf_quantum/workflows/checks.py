@@ -1,4 +1,4 @@
-"""Checks of a file of any kind that ``sfq check`` knows, before it is used."""
+"""Checks of every kind of file that ``sfq check`` accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sf_quantum.checking.document import FileProblem
     from sf_quantum.checking.tools.command_lines import Commands
 
-# Makers of parsers. They are plug-ins, since the command imports this room.
+# Functions that make a command's parser. They are loaded as plug-ins, since the command
+# imports this package.
 _commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
 
 
@@ -38,14 +39,15 @@ class Finding(TypedDict, total=False):
 class CheckResult:
     """The findings in a file.
 
-    A problem or remark has ``text``, ``file`` and ``line``; in a StreamFlow file, it also has
-    ``key``, ``what`` and ``right``. ``pandas.DataFrame`` accepts lists of them.
+    A problem or remark has the keys ``text``, ``file`` and ``line`` and, in a StreamFlow file,
+    also ``key``, ``what`` and ``right``. ``pandas.DataFrame`` accepts a list of problems or
+    remarks.
 
     :param kind: ``workflow``, ``QPU service``, ``workload`` or ``CWL``
     :param problems: findings that keep the file from running
-    :param remarks: findings that are odd, but do not keep the file from running
-    :param silent: why a QPU or a Slurm cluster could not be queried, by the name of its
-        target or deployment
+    :param remarks: suspicious findings that do not keep the file from running
+    :param silent: reasons why QPUs and Slurm clusters could not be queried, by the name of
+        the target or deployment
     :param contents: contents of the file, such as ``2 deployments``
     """
 
@@ -69,12 +71,12 @@ class CheckResult:
         return lines
 
     def warnings(self) -> list[str]:
-        """One line for each remark, and for each QPU and Slurm that could not be queried."""
+        """Return one line per remark, and per QPU or Slurm cluster that was not queried."""
         silent = [f"{name} {why}" for name, why in self.silent.items()]
         return [*(remark["text"] for remark in self.remarks), *silent]
 
     def to_json(self) -> JSON:
-        """The findings, as ``sfq check --json`` prints them."""
+        """Return the findings as ``sfq check --json`` prints them."""
         return {
             "file": self.file,
             "kind": self.kind,
@@ -94,13 +96,13 @@ class CheckResult:
 def check(file: str | Path) -> CheckResult:
     """Check a StreamFlow file, a QPU service's configuration, or a workload of ``sfq plan``.
 
-    Nothing is run. For a StreamFlow file, the check queries whether its QPUs can run its
-    steps, and which partitions its Slurm clusters have.
+    Nothing is run. For a StreamFlow file, the check queries the QPUs for whether they can run
+    the steps, and the Slurm clusters for their partitions.
 
-    :returns: the findings, even in a file that cannot be read
+    :returns: the findings; if the file cannot be read, this is a problem among them
     """
-    # A notebook has its own event loop in this thread, and the QPUs are queried in
-    # another one.
+    # A notebook runs an event loop in this thread, and the queries of QPUs need another
+    # loop, so the check runs in another thread.
     return in_thread(partial(_check, str(file))).result()
 
 
@@ -117,11 +119,12 @@ def refuse_problems(result: CheckResult) -> CheckResult:
 
 
 def _check(file: str) -> CheckResult:
+    """Check one file of any kind."""
     if (other := _other_findings(Path(file))) is not None:
         kind, lines = other
         problems = [Finding(text=line, file=file, line=None) for line in lines]
         return CheckResult(file, kind, problems, contents=[kind])
-    # StreamFlow takes most of a second to import, too long for --help
+    # Imported here, since the import of StreamFlow takes too long for --help.
     from sf_quantum.checking import check_file
 
     findings = check_file(file, _commands.load("sfq"))
@@ -157,7 +160,7 @@ def _other_findings(path: Path) -> tuple[str, list[str]] | None:
     try:
         content = yaml.read(path, "configuration")
     except InputError:
-        return None  # the check of StreamFlow files names the line
+        return None  # the check of StreamFlow files reports the error and its line
     if "cwlVersion" in mapping(content):
         what = "a CWL document is checked with the StreamFlow file that names it"
         return "CWL", [f"{path}: {what}: give that file"]
@@ -185,7 +188,7 @@ def _kind(content: Mapping[str, JSON]) -> str:
 
     if content.keys() >= STREAMFLOW:
         return "workflow"
-    # the service takes a second to import
+    # Imported here, since the import of the service takes a second.
     from sf_quantum.planning.workloads.workload import Workload
     from sf_quantum.service.config import Configuration
 

@@ -1,8 +1,8 @@
 """The driver of a run: a separate process that checks the file, and then runs StreamFlow.
 
-The check and the run import StreamFlow, which takes longer than the check, so one process does
-both. The driver reads orders from its standard input, a socket, and begins a run only if an
-order says so.
+The check and the run both need StreamFlow, whose import takes longer than the check, so one
+process does both. The driver reads its orders, to check a file and to run it, from a socket,
+its standard input.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from sf_quantum.files import JSON
 from sf_quantum.reporting.outputs import written_earlier
 from sf_quantum.workflows.checks import CheckResult, check, refuse_problems
 
-#: longest time for which a leftover thread of StreamFlow may keep its process from ending
+#: longest time for which a remaining thread of StreamFlow may delay the end of its process
 END_SECONDS = 10.0
-# The descriptors of an order come with its first byte.
-_FIRST_BYTES, _MOST_LOCKS = 4096, 8
+# Sizes for receiving an order: bytes per read, and descriptors of locks, which come with the
+# first byte.
+_READ_BYTES, _MAX_LOCKS = 4096, 8
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
@@ -52,22 +53,22 @@ class _RunOrder:
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver's process.
+    """A driver's process, as its parent controls it.
 
-    :param orders: a socket whose other end is the standard input of the process
+    :param orders: socket whose other end is the standard input of the process
     """
 
     process: subprocess.Popen[bytes]
     orders: socket.socket
 
     def check(self, file: Path) -> CheckResult:
-        """Check a file that is to be run, in the process.
+        """Let the driver's process check a file that is to be run.
 
         :raises ValidationErrors: if the file has problems; the error lists all of them
         """
         answer = b""
         with suppress(ConnectionError), self.orders.makefile("rb") as answers:
-            self.orders.sendall(_line(asdict(_CheckOrder(str(file)))))
+            self.orders.sendall(_encode_line(asdict(_CheckOrder(str(file)))))
             answer = answers.readline()
         if not answer:
             raise RuntimeError(f"{file}: the process that checks it has ended")
@@ -83,20 +84,20 @@ class Driver:
         log: Path,
         locks: Sequence[int] = (),
     ) -> None:
-        """Let StreamFlow run with arguments, as its command would.
+        """Let the driver's process run StreamFlow with the arguments of its command.
 
-        :param environment: variables in addition to those of this process
+        :param environment: environment variables in addition to the variables of this process
         :param log: file for the output of StreamFlow
         :param locks: descriptors that the driver keeps open until it ends
         """
-        line = _line(asdict(_RunOrder([*arguments], {**environment}, str(log))))
+        line = _encode_line(asdict(_RunOrder([*arguments], {**environment}, str(log))))
         # If the process has ended, its exit code shows that.
         with self.orders, suppress(ConnectionError):
             sent = socket.send_fds(self.orders, [line], locks)
             self.orders.sendall(line[sent:])
 
     def dismiss(self) -> None:
-        """End the process, which has not begun a run."""
+        """End a process that has not begun a run."""
         self.orders.close()
         self.process.kill()
         self.process.wait()
@@ -104,7 +105,7 @@ class Driver:
 
 def begun() -> Driver:
     """Start a driver's process, which ends with this process."""
-    # -P: a module in the user's folder must not replace one of Python's
+    # -P: modules in the current folder must not replace modules of Python
     return started([sys.executable, "-P", "-m", __name__])
 
 
@@ -117,7 +118,7 @@ def started(command: Sequence[str]) -> Driver:
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C reaches this process alone, which passes it on once
+            # Ctrl-C then reaches only this process, which forwards it once.
             process_group=0,
             preexec_fn=_ends_with_parent(),
         )
@@ -125,17 +126,17 @@ def started(command: Sequence[str]) -> Driver:
 
 
 def main() -> int:
-    """Import StreamFlow, and check and run a file if the standard input has such orders."""
-    # Imports stay, so garbage collection finds nothing, and takes a fifth of the time.
+    """Check a file and run StreamFlow, as the orders on the standard input request."""
+    # During imports, garbage collection would free nothing, and take a fifth of the time.
     gc.disable()
     (command,) = entry_points(group="console_scripts", name="streamflow")
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as orders:
-        # programs can reopen /dev/stdin, unless it is a socket
+        # Standard input must not be a socket for programs that reopen /dev/stdin.
         with open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), sys.stdin.fileno())
         order = _received(orders)
         if isinstance(order, _CheckOrder):
-            orders.sendall(_line(_checked(order.check)))
+            orders.sendall(_encode_line(_check_file(order.check)))
             with suppress(Exception):  # it fails again below, with a log
                 command.load()
             order = _received(orders)
@@ -153,24 +154,22 @@ def main() -> int:
     return int(command.load()())
 
 
-def _checked(file: str) -> JSON:
-    """Return the findings in a file or, as text, why it cannot be checked."""
+def _check_file(file: str) -> JSON:
+    """Return the findings in a file or, as text, the error that prevents the check."""
     try:
         return asdict(check(file))
-    except Exception:  # noqa: BLE001 - raised by Driver.check
+    except Exception:  # noqa: BLE001 - Driver.check raises it in the parent
         return traceback.format_exc()
 
 
 def _received(orders: socket.socket) -> _CheckOrder | _RunOrder | None:
-    """Return the next order; ``None`` if there is none.
+    """Return the next order; empty if the parent sends no more.
 
-    The order's locks stay open in this process, but not in processes that it starts.
+    The order's locks stay open in this process, but are closed in its child processes.
     """
-    line, *_ = socket.recv_fds(
-        orders, _FIRST_BYTES, _MOST_LOCKS, socket.MSG_CMSG_CLOEXEC
-    )
+    line, *_ = socket.recv_fds(orders, _READ_BYTES, _MAX_LOCKS, socket.MSG_CMSG_CLOEXEC)
     while line and not line.endswith(b"\n"):
-        if not (more := orders.recv(_FIRST_BYTES)):
+        if not (more := orders.recv(_READ_BYTES)):
             return None
         line += more
     if not line:
@@ -181,21 +180,21 @@ def _received(orders: socket.socket) -> _CheckOrder | _RunOrder | None:
     return structs.read(_RunOrder, content)
 
 
-def _line(content: JSON) -> bytes:
+def _encode_line(content: JSON) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
 def _protect(log: Path) -> None:
-    """Keep the run from overwriting files next to its log, unless a run has written them."""
+    """Keep the run from overwriting files next to its log that no earlier run has written."""
     from sf_quantum.connectors.streamflow_outputs import protect
 
     protect(log.parent.resolve(), written_earlier(log))
 
 
 def load_tools_once() -> None:
-    """Have StreamFlow parse the file of a tool once when it checks a workflow's links.
+    """Have each tool's file parsed only once when StreamFlow checks a workflow's links.
 
-    Otherwise, that check in cwl-utils (0.42, ``load_step``) parses the file again for each
+    The check in cwl-utils (0.42, ``load_step``) would otherwise parse the file again for each
     input and each output of each step.
     """
     from cwl_utils.parser import WorkflowStep, utils
@@ -217,9 +216,9 @@ def load_tools_once() -> None:
 def end(status: int) -> NoReturn:
     """End this process with a status, even if other threads still wait.
 
-    StreamFlow 0.2.0rc3 leaves the thread of its database waiting for work if it is
-    interrupted while it closes, or if a write fails, as on a full disk. Python would wait for
-    that thread without limit, and the run would count as still running.
+    If StreamFlow 0.2.0rc3 is interrupted while it closes, or if a write fails (on a full
+    disk), its database's thread keeps waiting for work. Python would wait for this thread
+    without limit, and the run would be regarded as still running.
     """
     timer = threading.Timer(END_SECONDS, os._exit, [status])
     timer.daemon = True
@@ -228,15 +227,15 @@ def end(status: int) -> NoReturn:
 
 
 def _ends_with_parent() -> Callable[[], None]:
-    """Return a child's hook: if its parent is killed, the child is stopped as by Ctrl-C."""
+    """Return a function with which a child arranges to get SIGINT if its parent is killed."""
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
     number = ctypes.c_ulong(signal.SIGINT)
 
     def bind() -> None:
-        # a shell has its background processes ignore this signal
+        # A shell's background processes, and their children, ignore this signal.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # the parent has been killed already
+        if os.getppid() != parent:  # the parent was killed before prctl()
             os.kill(os.getpid(), signal.SIGINT)
 
     return bind

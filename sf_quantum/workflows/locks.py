@@ -1,8 +1,8 @@
-"""Locks on what concurrent runs may not share: the folder of outputs and the database.
+"""Locks on the folder of outputs and the database, which concurrent runs must not share.
 
 StreamFlow 0.2.0rc3 writes its database in one transaction, so another run with the same
-database fails after 20 s. The locked file is open in both ``sfq run`` and its driver, so the
-lock is free once both have ended, regardless of how they end.
+database fails after 20 s. Each locked file is open in both ``sfq run`` and its driver, so the
+lock is released once both have ended, regardless of how they end.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sf_quantum import yaml
 from sf_quantum.errors import InputError
 from sf_quantum.files import mapping
 
+# remedies if another run uses the folder or the database
 _OUTDIR_REMEDY = "another --outdir"
 _DATABASE_REMEDY = (
     "a database of its own in a StreamFlow file of its own "
@@ -42,7 +43,7 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
             except BlockingIOError:
                 shared.append(str(path))
                 remedies.append(remedy)
-            except OSError:  # StreamFlow reports the error, or there are no file locks
+            except OSError:  # StreamFlow reports it, or there are no file locks
                 continue
         if shared:
             raise InputError(
@@ -53,7 +54,11 @@ def refuse_sharing(file: Path, outdir: Path) -> Iterator[list[int]]:
 
 
 def _lock(path: Path) -> int:
-    """Lock a file; raises ``BlockingIOError`` if it is locked already."""
+    """Create and lock a file.
+
+    :returns: descriptor of the file
+    :raises BlockingIOError: if the file is locked already
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open(path)
     try:
@@ -65,7 +70,7 @@ def _lock(path: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    # NFS locks only files that are open for writing
+    # On NFS, an exclusive lock needs a file that is open for writing.
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except PermissionError:  # the file belongs to another user
@@ -73,7 +78,7 @@ def _open(path: Path) -> int:
 
 
 def _resources(file: Path, outdir: Path) -> Iterator[tuple[Path, Path, str]]:
-    """Yield the folder and the database of a run, each with its lock and its remedy."""
+    """Yield the run's database and folder, each with its lock file and a remedy if shared."""
     section = mapping(mapping(yaml.read(file, "a StreamFlow file")).get("database"))
     default = Path.home() / ".streamflow" / version("streamflow") / "sqlite.db"
     connection = str(mapping(section.get("config")).get("connection", default))

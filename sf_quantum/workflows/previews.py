@@ -1,4 +1,4 @@
-"""What a run of a StreamFlow file would do, without running it."""
+"""Previews of runs of a StreamFlow file, without running it."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def preview(file: str | Path) -> Preview:
     journals = report.journals_of(Path(file))
     from sf_quantum.checking import preview as previews
 
-    # A notebook has its own event loop in this thread; the preview runs another one.
+    # A notebook runs an event loop in this thread, and the preview needs another loop.
     return in_thread(partial(previews.preview, Path(file), journals)).result()

@@ -25,29 +25,31 @@ from sf_quantum.text import escaped
 from sf_quantum.workflows.driver import begun
 from sf_quantum.workflows.locks import refuse_sharing
 
+# StreamFlow's log in the folder of outputs, and the number of previous logs that are kept
 LOG = "streamflow.log"
 KEPT_LOGS = 9
 OUTDIR = Path("results")
-# a message in StreamFlow's log, up to the next message
+# A message in StreamFlow's log: its level, and its text up to the next message.
 _MESSAGE = re.compile(
     r"^\d{4}-\d\d-\d\d [\d:.,]+ (\w+) +(.*?)(?=^\d{4}-\d\d-\d\d [\d:.,]+ |\Z)",
     re.DOTALL | re.MULTILINE,
 )
 # Longest line that is shown on a terminal.
 _LINE_CHARACTERS = 1000
-# how StreamFlow ends the log of each failed run
+# StreamFlow's last message in the log of a failed run
 FAILED = "FAILED Workflow execution"
-# characters of the end of a log that are searched for the reason of a failure
+# number of characters at the end of a log that are searched for the reason of a failure
 _LOG_CHARACTERS = 100_000
-#: function that gets each line about the progress of a run, with control characters escaped
+#: function that is called with each line about the progress of a run; control characters are
+#: escaped
 Progress: TypeAlias = Callable[[str], None]
 
 
 class RunFailed(QuantumError):
-    """The failure of a run that has not completed, or has not begun.
+    """A run has not completed, or has not begun.
 
-    :param lines: the reasons
-    :param run: the run as its journal shows it; ``None`` if it has not begun
+    :param lines: lines with the reasons
+    :param run: the run as its journal shows it; ``None`` if the run has not begun
     """
 
     def __init__(self, lines: list[str], run: Run | None = None) -> None:
@@ -71,7 +73,7 @@ def run(
     """Check a StreamFlow file, and run it to its end.
 
     Ctrl-C, or a notebook's "interrupt", ends the run, and cancels its steps and QPU jobs. The
-    run also ends with this process.
+    run also ends if this process ends.
 
     :param outdir: folder of the outputs and of StreamFlow's log, ``streamflow.log``; the logs
         of the previous nine runs are kept as ``streamflow.log.1`` and so on
@@ -119,13 +121,13 @@ def run(
         except BaseException:
             process.send_signal(signal.SIGINT)
             with suppress(Exception):  # progress() may have raised the error
-                _say_interrupted(path, progress)
+                _report_interrupt(path, progress)
             _await_end(process)
             raise
     if path is None:
         if resume:  # another run may have begun since the check above
             journal.refuse_ongoing(journals, file.resolve())
-        raise _not_begun(process.returncode, log)
+        raise _failure_before_begin(process.returncode, log)
     _report_left_over(log, progress)
     done = Run(path)
     if lines := _reasons(process.returncode, done.report(), log, progress):
@@ -133,7 +135,7 @@ def run(
     return done
 
 
-def _not_begun(exit_code: int, log: Path) -> RunFailed:
+def _failure_before_begin(exit_code: int, log: Path) -> RunFailed:
     lines = [_last_error(exit_code, log)]
     if hint := remedy(None, lines[0], "this machine"):
         lines.append(f"remedy: {hint}")
@@ -158,9 +160,9 @@ def _make_log(outdir: Path) -> None:
 
 
 def refuse_unwritable(outdir: Path) -> None:
-    """Refuse a folder of outputs that a run could not create or write to.
+    """Check that a run could create the folder of outputs, or write to it.
 
-    :raises InputError: for such a folder
+    :raises InputError: if a run could not do so
     """
     places = (outdir, *outdir.absolute().parents)
     try:
@@ -182,11 +184,11 @@ def _reasons(
 ) -> list[str]:
     """Return why a run has not completed; empty if it has completed.
 
-    :param progress: function that gets the reason if it is not in the journal
+    :param progress: function that is called with the reason if the journal lacks it
     """
     if exit_code == 0 and report.status != "failed":
         return []
-    lines = [line for one in report.failures for line in one.splitlines()]
+    lines = [line for failure in report.failures for line in failure.splitlines()]
     if not lines and report.status != "cancelled":
         lines = [_last_error(exit_code, log)]
         progress(escaped(lines[0]))
@@ -196,7 +198,7 @@ def _reasons(
 def _last_error(exit_code: int, log: Path) -> str:
     """Return one line with the signal or the last error that ended a driver.
 
-    :param exit_code: negative if a signal has ended the driver
+    :param exit_code: the driver's exit code; the negative number of a signal that ended it
     """
     if exit_code < 0:
         name = signal.Signals(-exit_code).name
@@ -208,7 +210,11 @@ def _last_error(exit_code: int, log: Path) -> str:
         for level, message in _MESSAGE.findall(text)
         if level in ("ERROR", "CRITICAL") and not message.startswith(FAILED)
     ]
-    lines = [one.strip() for one in (errors or [text])[-1].splitlines() if one.strip()]
+    lines = [
+        raw_line.strip()
+        for raw_line in (errors or [text])[-1].splitlines()
+        if raw_line.strip()
+    ]
     if errors and not any(line.startswith("Traceback") for line in lines):
         return " ".join(lines)[:_LINE_CHARACTERS]
     why = lines[-1] if lines else "no reason given"
@@ -239,14 +245,14 @@ def _resume_line(file: Path, journals: Path) -> str:
     return f"resuming run {path.stem}, which {words}{f': {why}' if why else ''}"
 
 
-def _say_interrupted(path: Path | None, progress: Progress) -> None:
-    """Report what an interrupt does, unless the journal shows that the run has ended."""
+def _report_interrupt(path: Path | None, progress: Progress) -> None:
+    """Report that steps are cancelled, unless the journal shows that the run has ended."""
     if path is None or not journal.status(journal.read(path)):
         progress("interrupted: the steps and their QPU jobs are cancelled")
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a driver that was stopped, even if the user interrupts again."""
+    """Wait until an interrupted driver ends, even if the user interrupts again."""
     while process.returncode is None:
         with suppress(KeyboardInterrupt):
             process.wait()

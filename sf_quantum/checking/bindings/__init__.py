@@ -1,7 +1,7 @@
 """Checks of bindings: their targets and filters, and whether steps can run on the targets.
 
-``binding`` reads a binding and checks its references, ``folders`` checks the folders of
-steps, ``resources`` the cores, memory and containers that steps require.
+``binding`` reads a binding and checks its references, ``folders`` checks the folders in which
+steps run, and ``resources`` the cores, memory and containers that steps require.
 
 Imports: candidates, checking, checking/cwl, checking/deployments.
 """

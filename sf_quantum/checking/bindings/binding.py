@@ -24,7 +24,9 @@ class Binding:
     """One entry of ``bindings``.
 
     :param kind: ``step`` or ``port``
-    :param references: entries of ``target``, each with its path in the file
+    :param path: path of the step or port in the workflow
+    :param references: entries of ``target``, each with its key path in the file
+    :param where: key path of the binding in the file
     """
 
     deployments: Deployments
@@ -53,7 +55,7 @@ class Binding:
 
     @cached_property
     def targets(self) -> dict[KeyPath, Target]:
-        """The targets whose deployments exist, by path in the file."""
+        """The targets whose deployments exist, by key path in the file."""
         targets = {}
         for where, target in self.references:
             name, service = str(target.get("deployment")), target.get("service")
@@ -81,20 +83,19 @@ class Binding:
 
     @property
     def deployment_names(self) -> list[str]:
-        """The names of the targets' deployments, some of which may not exist."""
+        """The names of the targets' deployments, even of deployments that do not exist."""
         return [deployment_of(target) for _, target in self.references]
 
     @property
     def is_sound(self) -> bool:
-        """Whether all targets exist and have a connector."""
+        """Whether the targets' deployments all exist and have a known connector."""
         names = self.deployment_names
         return bool(names) and all(map(self.deployments.kind, names))
 
     def check(self, *, is_step: bool) -> Iterator[FileProblem]:
         """Check the targets and the names of the filters.
 
-        :param is_step: whether the path is that of a step, which is possible even with
-            ``port``
+        :param is_step: whether the path is a step's path, even if its key is ``port``
         """
         deployments, document = self.deployments, self.deployments.document
         if self.content.get("target") == []:
@@ -108,7 +109,7 @@ class Binding:
                 yield document.problem(where, what, right)
             seen.append(target)
             yield from deployments.target(target, where)
-            # a service next to the target is reported as an unknown key
+            # a key ``service`` outside ``target`` is reported as an unknown key
             if self.kind == "step" and "service" not in self.content:
                 yield from deployments.unnamed(target, where)
             if self.kind == "port" and not is_step and "workdir" not in target:
@@ -124,7 +125,7 @@ class Binding:
 
 
 def check_duplicates(bindings: list[Binding]) -> Iterator[FileProblem]:
-    """Find bindings of the same path; StreamFlow uses only the last of them."""
+    """Find several bindings of the same path; StreamFlow uses only the last binding."""
     seen: dict[tuple[str, PurePosixPath], KeyPath] = {}
     for binding in bindings:
         path = binding.kind, PurePosixPath(binding.path)

@@ -1,6 +1,6 @@
-"""Checks for folders in which StreamFlow cannot run steps, or whose paths it misreads.
+"""Checks for folders in which StreamFlow cannot run steps, and paths that it misreads.
 
-StreamFlow 0.2.0rc3 changes to a job's folder without quoting the path. A shell interprets
+StreamFlow 0.2.0rc3 changes to a job's folder without quoting the path. So a shell interprets
 spaces and quotes in the path, and the steps end without a message.
 """
 
@@ -18,13 +18,14 @@ from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.files import JSON, KeyPath
 from sf_quantum.text import escaped
 
-# Besides special characters of a shell: StreamFlow takes brackets for a pattern, and %XX for
-# an escape in a URL, and finds no output there.
+# Special characters of a shell; and brackets, which StreamFlow takes for a pattern, and %XX,
+# which it takes for an escape in a URL, so that it finds no outputs in such a folder.
 _FOLDER = re.compile(rf"{SPECIAL.pattern}|\[[^/\]]+\]|%[0-9A-Fa-f]{{2}}")
+# the remedy for such a folder
 RIGHT = "write a path without spaces, and without any of \"$%&'();<>[\\]`|"
-# Characters that end the path of a URL, stand for other characters or are left out of it, so
-# CWL's parser may read a file in another folder. The last range stands for bytes of a path
-# that is not UTF-8.
+# Characters that end a URL's path, are left out of it, or stand for other characters in it.
+# CWL's parser may thus read a file in another folder. The last range stands for bytes of a
+# path that is not UTF-8.
 NOT_OF_URL = re.compile(r"[?#+\t\n\r\udc80-\udcff]")
 
 
@@ -39,7 +40,7 @@ def check_files(
         name = config.get(key)
         if not isinstance(name, str):
             continue
-        # The name of a process in a packed document follows the path of the file.
+        # In a packed document, "#" and the name of a process follow the path of the file.
         plain = name.partition("#")[0] if key == "file" else name
         if (document.folder / plain).is_file():
             name = plain
@@ -52,15 +53,15 @@ def check_files(
             right = "use a path in UTF-8 without ?, #, +, tabs and line breaks"
             yield document.problem((*workflow, "config", key), what, right)
             if NOT_OF_URL.search(str(document.folder.absolute())):
-                return  # the folder's path is at fault, for both files
+                return  # the folder is at fault, so the other file has the same problem
 
 
 def check(
     deployments: Deployments, bindings: list[Binding], workflow: KeyPath
 ) -> Iterator[FileProblem]:
-    """Check the folders of steps.
+    """Check the folders in which steps run.
 
-    :param workflow: path of the workflow in the document
+    :param workflow: key path of the workflow in the document
     """
     steps = [binding for binding in bindings if binding.kind == "step"]
     temporary = tempfile.gettempdir()

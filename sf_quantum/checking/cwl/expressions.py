@@ -14,20 +14,23 @@ from sf_quantum.checking.document import Document, FileProblem, suggestion
 from sf_quantum.files import JSON, KeyPath, mapping
 
 JAVASCRIPT = "InlineJavascriptRequirement"
-# fields whose text is never evaluated; processes inside a process are checked separately
+# Fields whose text is never evaluated, or, as with processes inside a process, is checked
+# separately.
 LITERAL = frozenset(
     "doc label id name run steps default baseCommand symbols expressionLib class type "
     "cwlVersion source outputSource loopSource scatter out".split()
 )
+# names after "runtime." (CWL v1.2, CommandLineTool, section 3.4)
 RUNTIME = ("outdir", "tmpdir", "cores", "ram", "outdirSize", "tmpdirSize", "exitCode")
-# first names of a parameter reference; null stands for itself
+# names with which a parameter reference may begin; null is the value null
 ROOTS = ("inputs", "self", "runtime", "null")
-# members of every object of JavaScript
+# members that every object has in JavaScript
 MEMBERS = ("hasOwnProperty", "toString", "propertyIsEnumerable", "constructor")
 # a parameter reference (CWL v1.2, CommandLineTool, section 3.4)
 SEGMENT = r"\.\w+|\['(?:[^'\\]|\\.)*'\]|\[\"(?:[^\"\\]|\\.)*\"\]|\[\d+\]"
 REFERENCE = re.compile(rf"\$\((\w+)((?:{SEGMENT})*)\)")
-# A use of an input or of runtime; or a JavaScript comment or string, which is skipped.
+# A use of an input or of runtime. Comments and strings of JavaScript also match, as a whole,
+# so that a use inside them is not found.
 MENTION = re.compile(
     r"\b(inputs|runtime)(?:\.(\w+)|\[(['\"])([^'\"]+)\3\])"
     r"|//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:[^'\\]|\\.)*(?:'|\\?\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)"
@@ -40,10 +43,10 @@ MENTION = re.compile(
 class Scope:
     """The names that expressions of a process or a step may use.
 
-    :param owner: the process or step, for messages
-    :param inputs: names of its inputs; ``None`` if not all are known
-    :param javascript: whether it has ``InlineJavascriptRequirement``
-    :param scripts: collects the expressions in JavaScript
+    :param owner: noun for the process or step in messages
+    :param inputs: names of the inputs of the process or step; ``None`` if some are unknown
+    :param javascript: whether ``InlineJavascriptRequirement`` applies
+    :param scripts: collection to which expressions in JavaScript are added
     """
 
     document: Document
@@ -63,6 +66,7 @@ class Scope:
             yield from self._text(value, where)
 
     def _text(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check all expressions in a text."""
         try:
             in_text = [*expressions(text)]
         except SubstitutionError:
@@ -75,6 +79,7 @@ class Scope:
             yield from self._expression(expression, where)
 
     def _expression(self, text: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check an expression's form, and the inputs and parts of ``runtime`` that it uses."""
         reference = REFERENCE.fullmatch(text)
         if not self.javascript and reference is None:
             what = f"{text[:40]!r} is JavaScript"
@@ -98,11 +103,11 @@ class Scope:
 
 
 def expressions(text: str) -> Iterator[str]:
-    """Find the expressions in a text, as the engines do.
+    """Yield the expressions in a text, found as cwltool and StreamFlow find them.
 
     :raises SubstitutionError: if an expression has no end
     """
     while (span := scanner(text)) is not None:
-        if text[span[0]] == "$":  # else this is an escape
+        if text[span[0]] == "$":  # otherwise the match is an escape
             yield text[slice(*span)]
         text = text[span[1] :]

@@ -21,14 +21,14 @@ from sf_quantum.files import JSON, KeyPath, mapping
 
 # Characters that a shell interprets in a path that begins with "/".
 SPECIAL = re.compile(r"[\s\"$&'();<>\\`|]")
-# how a URL begins (RFC 3986, section 3.1)
+# scheme with which a URL begins (RFC 3986, section 3.1)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def check(
     settings: Document, process: Process, root: Position
 ) -> Iterator[FileProblem]:
-    """Check the values, and that none is missing."""
+    """Check the values in the file, and that no required value is missing."""
     inputs = process.inputs
     absent = [name for name in inputs if name not in settings.content]
     for name, value in settings.content.items():
@@ -39,7 +39,7 @@ def check(
             yield from problems or _files(settings, inputs[name], value, root.document)
         # cwl:requirements, $namespaces and the like are not inputs
         elif not (":" in name or name.startswith("$")):
-            yield _extra(settings, name, inputs, absent)
+            yield _unknown_input(settings, name, inputs, absent)
     for name in absent:
         body = inputs[name].body
         if (root.document.name, inputs[name].where) in process.faulty:
@@ -51,9 +51,10 @@ def check(
             yield settings.problem((), f"the input {name} is missing", right)
 
 
-def _extra(
+def _unknown_input(
     settings: Document, name: str, inputs: Collection[str], absent: Collection[str]
 ) -> FileProblem:
+    """Return the problem, or the remark, that the workflow has no such input."""
     what = "the workflow has no such input"
     if near := difflib.get_close_matches(name, absent, 1, NEAR):
         return settings.problem((name,), what, f"did you mean {near[0]}?")
@@ -72,14 +73,14 @@ def _value(settings: Document, entry: Entry, value: JSON) -> Iterator[FileProble
 def _files(
     settings: Document, entry: Entry, value: JSON, workflow: Document
 ) -> Iterator[FileProblem]:
-    """Check the fields of files, and their formats if the input declares one."""
+    """Check the fields of files, and the files' format if the input declares one."""
     wanted = mapping(entry.body).get("format")
     for where, item in nested(value, (entry.name,)):
         content = mapping(item)
         kind = content.get("class")
         if not isinstance(kind, str) or kind not in types.FILES:
             continue
-        # a value of type Any has not been checked before
+        # the check of the type does not look into a value of type Any
         if fault := types.fault(item, types.read(kind), where):
             yield settings.problem(fault.where, fault.what, fault.right)
         for key in content:
@@ -105,7 +106,7 @@ def _files(
 def missing_files(
     document: Document, value: JSON, place: KeyPath
 ) -> Iterator[FileProblem]:
-    """Find files and folders in a value that do not exist or have the wrong class."""
+    """Find files and folders in a value that do not exist, or have the wrong class."""
     for where, item in nested(value, place):
         kind = mapping(item).get("class")
         file = types.file_name(item)
@@ -136,11 +137,11 @@ def missing_files(
 
 
 def _misread(name: str) -> str | None:
-    """Return the name of the file that StreamFlow reads instead, if it differs."""
+    """Return the name as StreamFlow misreads it; ``None`` if it reads the name correctly."""
     read = re.sub(r"[\t\n\r]", "", unquote(name))
     return None if read == name else read
 
 
 def named(special: str) -> str:
-    """Return the words for one or several special characters in a message."""
+    """Return the text with which a message names one or more special characters."""
     return "a space" if special.isspace() else special or "no character"

@@ -1,4 +1,4 @@
-"""Checks of the syntax of JavaScript in CWL, with Node.js, which would run it."""
+"""Checks the syntax of JavaScript in CWL with Node.js, which executes it in a real run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ const faults = JSON.parse(text).map(code => {
 })
 process.stdout.write(JSON.stringify(faults))
 """
-# Longest time for the scripts of all files; after it, no faults are reported.
+# Time limit for the scripts of all files together; beyond it, no faults are reported.
 _SECONDS = 5.0
 
 
@@ -27,7 +27,7 @@ _SECONDS = 5.0
 class Scripts:
     """The JavaScript expressions in the files of a workflow.
 
-    :param places: documents and paths of each expression
+    :param places: documents and key paths in which each expression occurs
     """
 
     places: dict[str, list[tuple[Document, KeyPath]]] = field(default_factory=dict)
@@ -46,13 +46,13 @@ class Scripts:
 
 
 def _code(text: str) -> str:
-    """Return the code that engines run for an expression, without ``expressionLib``."""
+    """Return the code that CWL engines run for an expression, without ``expressionLib``."""
     body = text[1:] if text[1] == "{" else f"{{return ({text[1:]});}}"
     return f'"use strict";\n(function(){body})'
 
 
 def _faults(codes: list[str]) -> list[str]:
-    """Return each script's error message, empty if it compiles; none without Node.js."""
+    """Return an error message per script, empty if it compiles; ``[]`` without Node.js."""
     node = shutil.which("node") or shutil.which("nodejs")
     if node is None or not codes:
         return []
@@ -64,6 +64,6 @@ def _faults(codes: list[str]) -> list[str]:
             timeout=_SECONDS,
             check=True,
         )
-        return [str(one or "") for one in listing(json.loads(done.stdout))]
+        return [str(message or "") for message in listing(json.loads(done.stdout))]
     except (OSError, subprocess.SubprocessError, ValueError):
         return []

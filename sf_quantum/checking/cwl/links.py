@@ -1,4 +1,4 @@
-"""The links of a CWL workflow: from sources to inputs of steps and to outputs."""
+"""Checks of a CWL workflow's links: from sources to the inputs of steps and to outputs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from sf_quantum.checking.cwl.types import Types
 from sf_quantum.checking.document import FileProblem, suggestion
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
+# the type of any list
 LIST = types.array((types.Type(types.ANY),))
 VALUE_FROM = "StepInputExpressionRequirement"
 MULTIPLE = "MultipleInputFeatureRequirement"
-# values of linkMerge and pickValue: how several sources become one value
+# values of linkMerge and pickValue, which determine how several sources become one value
 MERGE_NESTED, MERGE_FLATTENED = "merge_nested", "merge_flattened"
 FIRST, ONLY, ALL = "first_non_null", "the_only_non_null", "all_non_null"
 
@@ -29,10 +30,10 @@ class Links:
         self._mistyped: set[tuple[str, str]] = set()
 
     def check_inputs(self, step: Step) -> Iterator[FileProblem]:
-        """Check the links to a step's inputs, and the outputs that it lists."""
-        yield from self._given(step)
-        yield from self._missing(step)
-        yield from self._out(step)
+        """Check the links to a step's inputs, and the outputs that the step lists."""
+        yield from self._check_sources(step)
+        yield from self._check_missing(step)
+        yield from self._check_out(step)
 
     def check_output(self, output: Entry) -> Iterator[FileProblem]:
         """Check the link to an output of the workflow."""
@@ -48,9 +49,9 @@ class Links:
         yield from problems
         sink = types.read(body.get("type"))
         if not problems:
-            yield from self._link(body["outputSource"], body, sink, where)
+            yield from self._check_link(body["outputSource"], body, sink, where)
 
-    def _link(
+    def _check_link(
         self,
         value: JSON,
         body: JSON,
@@ -60,10 +61,12 @@ class Links:
         step: Step | None = None,
         name: str = "",
     ) -> Iterator[FileProblem]:
-        """Check that the type of each source fits the sink.
+        """Check that the type of each source matches the sink.
 
-        :param step: step that the link is for; None for an output of the workflow
-        :param name: input of the step
+        :param body: body of the link, which may have ``linkMerge`` and ``pickValue``
+        :param sink: types that the input or output accepts
+        :param step: step to which the link leads; ``None`` for an output of the workflow
+        :param name: name of the step's input
         """
         sources = [text for text in listing(value) if isinstance(text, str)]
         merge = mapping(body).get("linkMerge")
@@ -91,15 +94,15 @@ class Links:
                 if (what, right) not in self._mistyped:
                     yield self._document.problem(where, what, right)
                 if (origin := self._sources.name(text)) in self._sources.inputs:
-                    # The input's own type may be at fault, so other steps and its value do not
-                    # report it again.
+                    # The type of the workflow's input may be at fault. Note the input, so that
+                    # other links and the input's value do not report the same fault.
                     self._faulty.add(
                         (self._document.name, self._sources.inputs[origin].where)
                     )
                     self._mistyped.add((what, right))
 
-    def _given(self, step: Step) -> Iterator[FileProblem]:
-        """Check the sources of a step's inputs, and their types."""
+    def _check_sources(self, step: Step) -> Iterator[FileProblem]:
+        """Check the sources of a step's inputs, and the types of these sources."""
         for entry in step.given.values():
             body, where, source = entry.body, entry.where, source_of(entry)
             below = (*where, "source") if isinstance(body, dict) else where
@@ -112,9 +115,11 @@ class Links:
                     where, "valueFrom needs a requirement", right
                 )
             if not problems and {*step.scatter} <= step.given.keys():
-                yield from self._typed(step, entry, below)
+                yield from self._check_types(step, entry, below)
 
-    def _typed(self, step: Step, entry: Entry, below: KeyPath) -> Iterator[FileProblem]:
+    def _check_types(
+        self, step: Step, entry: Entry, below: KeyPath
+    ) -> Iterator[FileProblem]:
         """Check the types of an input's sources, or of its default."""
         name, body, where, source = (
             entry.name,
@@ -124,40 +129,44 @@ class Links:
         )
         target = step.inputs.get(name)
         if target is None or mapping(body).get("valueFrom") is not None:
-            if name in step.scatter:  # expressions get the items
-                yield from self._link(source, body, LIST, below, step=step, name=name)
-                yield from self._default(body, LIST, where)
+            if name in step.scatter:  # valueFrom gets one item of the list
+                yield from self._check_link(
+                    source, body, LIST, below, step=step, name=name
+                )
+                yield from self._check_default(body, LIST, where)
             return
         sink = types.read(types.declared(target.body))
         if source is not None:
             if "default" in mapping(target.body) or "default" in mapping(body):
                 sink = (*sink, types.Type(types.NULL))
             wanted = types.array(sink) if name in step.scatter else sink
-            yield from self._link(source, body, wanted, below, step=step, name=name)
-            yield from self._ignored_pick(source, body, wanted, where)
-            yield from self._maybe_null(step, entry, wanted)
+            yield from self._check_link(
+                source, body, wanted, below, step=step, name=name
+            )
+            yield from self._check_ignored_pick(source, body, wanted, where)
+            yield from self._check_nulls(step, entry, wanted)
             if step.run:
                 for text in listing(source):
-                    yield from self._format(str(text), target, step.run, below)
+                    yield from self._check_format(str(text), target, step.run, below)
         else:
             wanted = types.array(sink) if name in step.scatter else sink
-            yield from self._default(body, wanted, where)
+            yield from self._check_default(body, wanted, where)
 
-    def _default(
+    def _check_default(
         self, body: JSON, wanted: Types, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check the default of a step's input, unless it contains files, whose forms vary."""
+        """Check the default of a step's input, unless it has files, whose forms vary."""
         default = mapping(body).get("default")
         fault = types.fault(default, wanted, (*where, "default"))
         if fault and default is not None and not has_file(default):
             yield self._document.problem(fault.where, fault.what, fault.right)
 
-    def _ignored_pick(
+    def _check_ignored_pick(
         self, source: JSON, body: JSON, sink: Types, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Find a ``pickValue`` of one source that is needed, but that StreamFlow ignores.
+        """Find a ``pickValue`` that a single source needs, but that StreamFlow ignores.
 
-        StreamFlow 0.2.0rc3 applies the ``pickValue`` of a step's input only to lists of
+        For a step's input, StreamFlow 0.2.0rc3 applies ``pickValue`` only to a list of
         sources.
         """
         pick = mapping(body).get("pickValue")
@@ -168,10 +177,10 @@ class Links:
             right = f"write a list: source: [{source}]"
             yield self._document.problem((*where, "pickValue"), what, right)
 
-    def _maybe_null(
+    def _check_nulls(
         self, step: Step, entry: Entry, sink: Types
     ) -> Iterator[FileProblem]:
-        """Remark on outputs that may be null, but that another step needs."""
+        """Remark on outputs that may be null, although another step needs a value."""
         source, body = source_of(entry), mapping(entry.body)
         guarded = step.position.body.get("when") is not None
         if body.get("pickValue") is not None or guarded:
@@ -189,18 +198,18 @@ class Links:
                 f"a job of step {maker.name}" if is_scattered else f"step {maker.name}"
             )
             why = f"if {skipped} is skipped" if is_skipped else "in some runs"
-            null = "have a null in it" if is_scattered else "be null"
-            what = f"{text} may {null} {why}, and the run fails then"
+            verb = "have a null in it" if is_scattered else "be null"
+            what = f"{text} may {verb} {why}, and the run fails then"
             right = f"add a default, or a when; {types.shown(sink)} is expected"
             if is_scattered:
                 picked = "linkMerge: merge_flattened, pickValue: all_non_null"
                 right = f"write {{source: [{text}], {picked}}}, or {right}"
             yield self._document.remark(entry.where, what, right)
 
-    def _format(
+    def _check_format(
         self, source: str, target: Entry, run: Position, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that a step's output file has the format that the input declares."""
+        """Check that the source, a step's output, has the format that the input declares."""
         wanted, document = mapping(target.body).get("format"), run.document
         step, _, out = self._sources.name(source).rpartition("/")
         if not isinstance(wanted, str) or wanted.startswith("$") or not step:
@@ -218,8 +227,8 @@ class Links:
             what = f"{out} of step {step} has the format {made}"
             yield self._document.problem(where, what, f"{wanted} is expected")
 
-    def _missing(self, step: Step) -> Iterator[FileProblem]:
-        """Find inputs that need a value and get none."""
+    def _check_missing(self, step: Step) -> Iterator[FileProblem]:
+        """Find inputs that need a value, but get none."""
         if not step.position.is_whole("in"):
             return
         extra = [name for name in step.given if name not in step.inputs]
@@ -246,8 +255,8 @@ class Links:
         given = bool(body.get("source")) or "default" in body or "valueFrom" in body
         return is_faulty or given
 
-    def _out(self, step: Step) -> Iterator[FileProblem]:
-        """Check that the process of a step has the outputs that ``out`` lists."""
+    def _check_out(self, step: Step) -> Iterator[FileProblem]:
+        """Check that the process that a step runs has the outputs that ``out`` lists."""
         if step.run is None or not step.run.is_whole("outputs"):
             return
         for name, entry in step.out.items():
@@ -268,7 +277,7 @@ def _misfit(text: str, source: Types, sink: Types) -> tuple[str, str]:
 def _scatter_remedy(
     step: Step | None, name: str, forms: list[Types], sink: Types
 ) -> str:
-    """Return the change of ``scatter`` that makes a source fit, or an empty text."""
+    """Return the change of ``scatter`` with which a source matches; empty if none does."""
     if step is None:
         return ""
     if name not in step.scatter:

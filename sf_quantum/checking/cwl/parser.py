@@ -1,6 +1,7 @@
 """Problems that cwl-utils, the parser with which StreamFlow reads CWL, finds in files.
 
-cwl-utils takes a third of a second to import, so this module is imported only where needed.
+The import of cwl-utils takes a third of a second, so this module is imported only where it is
+needed.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ from sf_quantum.checking.cwl.processes import (
 from sf_quantum.checking.document import Document, FileProblem, nested, suggestion
 from sf_quantum.files import KeyPath, mapping
 
+# messages of cwl-utils
 INVALID = re.compile(r"invalid field `([^`]*)`, expected one of: (.*)")
 MISSING = re.compile(r"missing required field `([^`]*)`")
 UNDEFINED = re.compile(r"undefined reference to `([^`]*)`")
 MISMATCH = re.compile(
     r"Source '([^']*)' of type (.*?) is incompatible with sink '([^']*)' of type (.*)"
 )
-# Messages about the alternatives of a value, which do not name its error.
+# Messages about the alternative forms of a value, which do not state the value's error.
 VAGUE = re.compile(
     r"Expected (?!one of)|Value |tried |contains undefined reference to `_:"
 )
 UNKNOWN = "unknown field"
+# valid values of fields, by field
 VALUES = {
     "class": CLASSES,
     "scatterMethod": SCATTER_METHODS,
@@ -57,13 +60,14 @@ VALUES = {
     "loadListing": ("no_listing", "shallow_listing", "deep_listing"),
     "outputMethod": ("last", "all"),
 }
-# Further exceptions of cwl-utils, for documents that it does not expect; StreamFlow catches
-# none of them, so a run ends with them.
+# Other exceptions with which cwl-utils fails on malformed documents. StreamFlow does not catch
+# them, so they end a run.
 CRASHES = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError),
     *(TypeError, ValueError),
 )
 CWLTOOL = "http://commonwl.org/cwltool#"
+# requirements of cwltool that need its namespace
 EXTENSIONS = ("CUDARequirement", "Loop", "MPIRequirement", "Secrets", "ShmSize")
 VERSIONS: dict[str, ModuleType] = {
     "v1.0": cwl_v1_0,
@@ -73,7 +77,7 @@ VERSIONS: dict[str, ModuleType] = {
 
 
 class Files(DefaultFetcher):
-    """A fetcher that reads only files, and assumes that all other URLs exist."""
+    """A fetcher that reads only local files, and assumes that all other URLs exist."""
 
     def __init__(self) -> None:
         super().__init__({}, None)
@@ -88,10 +92,10 @@ class Files(DefaultFetcher):
 
 
 class Parser:
-    """Reads the files of a workflow once more, with cwl-utils.
+    """Reads the files of a workflow again, with cwl-utils.
 
     :ivar problems: unknown and missing fields, and other values that cwl-utils rejects
-    :ivar faulty: files and paths of the objects that have these problems
+    :ivar faulty: files and key paths of the objects with these problems
     """
 
     def __init__(self, process: Process) -> None:
@@ -107,7 +111,7 @@ class Parser:
         self.faulty |= {(p.file, p.where[:-1]) for p in self.problems if p.where}
 
     def rest(self, problems: list[FileProblem]) -> Iterator[FileProblem]:
-        """Yield the other errors of cwl-utils, where nothing else is wrong.
+        """Yield vague errors of files without other problems; if there are none, link errors.
 
         :param problems: all problems found so far
         """
@@ -124,6 +128,7 @@ class Parser:
                     yield from _links(document, process, version, tools)
 
     def _read(self, read: list[Position]) -> None:
+        """Read processes of one document with cwl-utils, and note the problems."""
         document = read[0].document
         version = str(document.content.get("cwlVersion"))
         if version not in VERSIONS:
@@ -134,10 +139,10 @@ class Parser:
         problems = [*_Requirements(document, VERSIONS[version]).check(read)]
         self.problems += problems
         try:
-            parsed = _parsed(document, version, read)
+            parsed = _parse(document, version, read)
             self._parsed.append((document, version, parsed))
         except ValidationException as error:
-            precise, vague = _sorted(document, error)
+            precise, vague = _sort_problems(document, error)
             lines = {problem.line for problem in problems}
             faulty, explained = _malformed_types(read, precise)
             self.faulty |= {(document.name, where) for where in faulty}
@@ -150,10 +155,10 @@ class Parser:
             )
             if not precise and not problems and not faulty:
                 self._vague += vague
-        except OSError:  # a part of the document is not in a file
+        except OSError:  # a part of the document is not in a local file
             return
         except CRASHES as error:
-            self.problems += _crash(document, error)
+            self.problems += _crash_problems(document, error)
 
 
 def _malformed_types(
@@ -186,17 +191,17 @@ def _malformed_types(
     return faulty, problems
 
 
-def _parsed(document: Document, version: str, read: list[Position]) -> list[object]:
+def _parse(document: Document, version: str, read: list[Position]) -> list[object]:
     """Return the processes of a document, as cwl-utils reads them.
 
-    :param read: positions of the processes that are used; StreamFlow reads no other processes
-        of a packed document
+    :param read: positions of the processes that are used; StreamFlow does not read other
+        processes of a packed document
     :raises ValidationException: if cwl-utils rejects a process
-    :raises OSError: if a part of the document is not in a file
+    :raises OSError: if a part of the document is not in a local file
     """
     path = Path(document.name).absolute()
     content = yaml_no_ts().load(io.StringIO(path.read_text(encoding="utf-8")))
-    content.pop("$schemas", None)  # ontologies, which are on the network
+    content.pop("$schemas", None)  # ontologies, which would be fetched from the network
     uri = path.as_uri()
     options = VERSIONS[version].LoadingOptions(fileuri=uri, fetcher=Files())
     graph = content.get("$graph")
@@ -208,10 +213,10 @@ def _parsed(document: Document, version: str, read: list[Position]) -> list[obje
     return [load_document_by_yaml(graph[index], uri, options) for index in used]
 
 
-def _sorted(
+def _sort_problems(
     document: Document, error: ValidationException, entry: Entry | None = None
 ) -> tuple[list[FileProblem], list[FileProblem]]:
-    """Return the precise problems in an error, and its last one if none is precise."""
+    """Return an error's precise problems, and its last problem, for use if none is precise."""
     leaves = [leaf for leaf in error.leaves() if leaf.message]
     precise = [
         _problem(document, leaf, entry)
@@ -219,7 +224,7 @@ def _sorted(
         if not VAGUE.match(leaf.message)
     ]
     meant = {(p.where[:-1], p.right) for p in precise if p.what == UNKNOWN}
-    # a misspelt field is not also reported as missing
+    # If a misspelt field is reported, leave out that the correct field is missing.
     kept = [
         p
         for p in precise
@@ -228,8 +233,8 @@ def _sorted(
     return kept, [_problem(document, leaf, entry) for leaf in leaves[-1:]]
 
 
-def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
-    """Yield the problems of a document on which cwl-utils, and so StreamFlow, crashes."""
+def _crash_problems(document: Document, error: Exception) -> Iterator[FileProblem]:
+    """Yield the problems of a document with which cwl-utils, and so StreamFlow, crashes."""
     ids = [
         where
         for where, value in nested(document.content, ())
@@ -239,16 +244,16 @@ def _crash(document: Document, error: Exception) -> Iterator[FileProblem]:
         yield document.problem(where, "the id is not text", "write a name")
     if not ids:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        yield _rejected(document, (), text)
+        yield _rejection(document, (), text)
 
 
 def _links(
     document: Document, process: object, version: str, tools: Mapping[str, object]
 ) -> Iterator[FileProblem]:
-    """Check a workflow and the workflows inside it, as StreamFlow does when it starts.
+    """Check the links of a workflow and the workflows inside it, as StreamFlow does.
 
-    :param tools: processes that were read, by URL; cwl-utils would read them again for each
-        link
+    :param tools: processes that have been read, by URL; cwl-utils would otherwise read them
+        again for each link
     """
     if not isinstance(process, Workflow):
         return
@@ -259,7 +264,7 @@ def _links(
             step.run = tools[step.run]
     logger = logging.getLogger("cwl_utils")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # its warnings may concern correct links
+    logger.setLevel(logging.ERROR)  # warnings may concern correct links
     try:
         static_checker(process)
     except ValidationException as error:
@@ -267,11 +272,11 @@ def _links(
         if match := MISMATCH.search(text):
             yield _mismatch(document, process, *match.groups())
         else:
-            yield _rejected(document, (), text)
-    except OSError:  # a step's process is not in a file
+            yield _rejection(document, (), text)
+    except OSError:  # a step's process is not in a local file
         return
     except CRASHES as error:
-        yield from _crash(document, error)
+        yield from _crash_problems(document, error)
     finally:
         logger.setLevel(level)
 
@@ -284,9 +289,9 @@ def _mismatch(
     sink: str,
     wanted: str,
 ) -> FileProblem:
-    """Return the problem with the types of a link, at its line."""
+    """Return the problem that the types of a link do not match, with the link's line."""
     for step in process.steps:
-        outputs = [getattr(one, "id", one) for one in step.out]
+        outputs = [getattr(output, "id", output) for output in step.out]
         if all(sink in map(_local, ids) for ids in ([i.id for i in step.in_], outputs)):
             what = f"what step {_local(step.id)} runs has an input {sink} and an output {sink}"
             right = (
@@ -313,13 +318,13 @@ def _type(text: str) -> str:
         return text.strip('"')[:80]
 
 
-def _rejected(document: Document, where: KeyPath, text: str) -> FileProblem:
+def _rejection(document: Document, where: KeyPath, text: str) -> FileProblem:
     what = f"StreamFlow rejects it: {text[:160]}"
     return document.problem(where, what, "see CWL's documentation")
 
 
 class _Requirements:
-    """Checks requirements by class; cwl-utils itself tries each as every class."""
+    """Checks each requirement against its own class; cwl-utils itself tries all classes."""
 
     def __init__(self, document: Document, module: ModuleType) -> None:
         self.document, self.module = document, module
@@ -343,6 +348,7 @@ class _Requirements:
             yield from self._entry(entry)
 
     def _entry(self, entry: Entry) -> Iterator[FileProblem]:
+        """Check one requirement or hint."""
         if entry.name in ("$import", "$include", "None"):
             return
         key = entry.where[-1]
@@ -374,14 +380,18 @@ class _Requirements:
         try:
             kind.fromDoc(content, uri, options)
         except ValidationException as error:
-            precise, vague = _sorted(self.document, error, entry)
+            precise, vague = _sort_problems(self.document, error, entry)
             yield from precise or vague
 
 
 def _problem(
     document: Document, leaf: SchemaSaladException, entry: Entry | None = None
 ) -> FileProblem:
-    """Return the problem of an error's leaf, at the leaf's line or inside the entry."""
+    """Return the problem that an error states, at the error's line or inside the entry.
+
+    :param leaf: innermost error
+    :param entry: requirement that the error concerns, if any
+    """
     text = " ".join(leaf.message.split())
     match = INVALID.search(text) or MISSING.search(text) or UNDEFINED.search(text)
     name = re.split("[#/]", unquote(match[1]))[-1] if match else ""
@@ -401,7 +411,7 @@ def _problem(
             what = f"unknown {place[-1]} {value!r}"
             return document.problem(place, what, suggestion(str(value), values))
     if match is None:
-        return _rejected(document, where, text)
+        return _rejection(document, where, text)
     if match.re is INVALID:
         right = suggestion(name, re.findall("`([^`]*)`", match[2]))
         return document.problem(where, UNKNOWN, right)

@@ -1,7 +1,7 @@
 """The steps, ports, tools and inputs of a CWL workflow, found by following ``run:``.
 
-Only the parts that the checks need are read, in milliseconds instead of the second that a
-CWL parser takes. A file that cwltool or StreamFlow rejects is still checked.
+Only the parts that the checks need are read. This takes milliseconds, where a CWL parser takes
+a second, and works even with files that cwltool or StreamFlow reject.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 KIND = "CWL file"
 CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
-# keys that include other files; those files are not read
+# keys that include other files, which are not read
 FETCHED = ("$import", "$include", "$mixin")
-# DOTPRODUCT gives each job one item of each list; NESTED nests the lists of results.
+# With DOTPRODUCT, job n gets item n of each list. With NESTED and FLAT, there is a job for
+# each combination of items; NESTED nests the lists of results.
 DOTPRODUCT, NESTED, FLAT = SCATTER_METHODS = (
     "dotproduct",
     "nested_crossproduct",
@@ -40,7 +41,8 @@ FEATURES = tuple(
         "ShellCommand StepInputExpression SubworkflowFeature"
     ).split()
 )
-# minimum similarity of a misspelt requirement; that of two valid names is at most 0.78
+# minimum similarity of a misspelt requirement to the valid name; the similarity of two valid
+# names is at most 0.78
 MISSPELT = 0.9
 
 
@@ -123,7 +125,7 @@ class Position:
     @property
     def features(self) -> frozenset[str]:
         """The classes of all requirements and hints, including inherited ones."""
-        return self.inherited | {_meant(entry) for entry in self.requirements}
+        return self.inherited | {_corrected_class(entry) for entry in self.requirements}
 
     def entries(self, section: str) -> list[Entry]:
         """Return the entries of a section that are not included from other files."""
@@ -142,7 +144,9 @@ class Position:
     def is_whole(self, *sections: str) -> bool:
         """Whether no entry of the sections is included from another file."""
         contents = [self.body.get(section) for section in sections]
-        sizes = [len(one) for one in contents if isinstance(one, dict | list)]
+        sizes = [
+            len(content) for content in contents if isinstance(content, dict | list)
+        ]
         return sum(sizes) == sum(len(self.entries(section)) for section in sections)
 
 
@@ -150,12 +154,14 @@ class Position:
 class Process:
     """The parts of a CWL workflow and its processes that the checks need.
 
+    A *port* is the path of an input or output, such as ``/solve/samples``.
+
     :param root: the process that the workflow names, if it could be read
     :param taken: ports that are inputs of steps or processes
     :param declared: declarations of the processes' inputs, by port
     :param sources: port from which an input gets its value unchanged, by the input's port
     :param defaults: default values of the inputs of steps and processes, by port, with their
-        paths; a step's default takes precedence
+        documents and key paths; a step's default takes precedence
     :param computed: ports of step inputs that have ``valueFrom`` or a list of sources
     :param links: document and key path of each step input, by port
     :param guarded: paths of steps that may be skipped or repeated, and ports of scattered
@@ -201,11 +207,11 @@ class Process:
         return {entry.name: entry for entry in entries}
 
     def origin(self, port: str) -> str:
-        """Return the port from which a value originates; ``/name`` for a root input."""
+        """Return the port from which a port's value originates; ``/name`` for a root input."""
         return self.chain(port)[-1]
 
     def chain(self, port: str) -> list[str]:
-        """Return the ports through which a value passes, from this port to its origin."""
+        """Return the ports that a port's value passes through, from the port to its origin."""
         chain = [port]
         while (port := self.sources.get(port, port)) not in chain:
             chain.append(port)
@@ -222,13 +228,13 @@ class Process:
         if origin not in self.taken or self.computed & {*chain}:
             raise LookupError(port)
         value = settings.get(origin.removeprefix("/"))
-        for one in reversed(chain):  # a default replaces a null
-            if value is None and one in self.defaults:
-                *_, value = self.defaults[one]
+        for chain_port in reversed(chain):  # a default replaces a null
+            if value is None and chain_port in self.defaults:
+                *_, value = self.defaults[chain_port]
         return value
 
     def open(self, file: str, folder: Path) -> Position:
-        """Return the process whose name follows ``#`` in ``file``, or else the main process.
+        """Return the process that ``file`` names after ``#``; without ``#``, the main process.
 
         :raises UnreadableError: if there is no such process
         """
@@ -239,7 +245,7 @@ class Process:
         return _position(self._documents[path], fragment)
 
     def walk(self, position: Position) -> None:
-        """Read a process and all processes that it runs."""
+        """Read a process, and all processes that it runs."""
         self.read.setdefault((*position.place, position.inherited), position)
         match position.body.get("class"):
             case "Workflow":
@@ -259,6 +265,7 @@ class Process:
                     self.tools.append(tool)
 
     def _step(self, step: Position) -> None:
+        """Note a step's ports and links, and read the process that it runs."""
         self.steps.add(step.path)
         self._ports(step, "in", "out")
         above = step.path.rpartition("/")[0]
@@ -292,6 +299,7 @@ class Process:
             self.unseen.add(step.path)
 
     def _run(self, step: Position, run: str) -> None:
+        """Read the process that a step names."""
         where, file = (*step.where, "run"), Path(step.document.name)
         target = normpath(file.parent / run) if run[0] != "#" else f"{file}{run}"
         if target in step.above:
@@ -315,6 +323,7 @@ class Process:
         self.walk(inner)
 
     def _ports(self, position: Position, *sections: str) -> None:
+        """Note the ports in sections of a process or step, and the defaults of inputs."""
         self._mark_unseen(position, *sections)
         for section in sections:
             for entry in position.entries(section):
@@ -336,9 +345,9 @@ class Process:
 
 
 def load(file: str, folder: Path) -> Process:
-    """Read a workflow and all processes that it runs.
+    """Read a workflow, and all processes that it runs.
 
-    :param file: the path, with ``#name`` for a process of a packed document
+    :param file: path of the file, with ``#name`` for a process of a packed document
     :param folder: base of a relative path
     """
     process = Process()
@@ -362,7 +371,7 @@ def _class_name(name: str) -> str:
     return re.split("[#:/]", name)[-1]
 
 
-def _meant(entry: Entry) -> str:
+def _corrected_class(entry: Entry) -> str:
     """Return the class of a requirement, corrected if it is misspelt.
 
     The misspelling is reported separately. A misspelt hint is not corrected, since unknown
@@ -374,7 +383,11 @@ def _meant(entry: Entry) -> str:
 
 
 def _position(document: Document, fragment: str) -> Position:
-    body, where = _chosen(document, fragment or "main")
+    """Return the position of a process in a document.
+
+    :raises UnreadableError: if there is no such process, or the document is not CWL
+    """
+    body, where = _find_process(document, fragment or "main")
     given = body.get("class")
     if "class" in body and given not in CLASSES and "cwlVersion" in document.content:
         what, right = f"unknown class {given!r:.40}", suggestion(str(given), CLASSES)
@@ -386,7 +399,8 @@ def _position(document: Document, fragment: str) -> Position:
     return Position(document, body, where)
 
 
-def _chosen(document: Document, name: str) -> tuple[dict[str, JSON], KeyPath]:
+def _find_process(document: Document, name: str) -> tuple[dict[str, JSON], KeyPath]:
+    """Return a process of a document, which may be packed, and its key path."""
     if "$graph" not in document.content:
         return document.content, ()
     for index, body in enumerate(listing(document.content["$graph"])):
@@ -397,6 +411,7 @@ def _chosen(document: Document, name: str) -> tuple[dict[str, JSON], KeyPath]:
 
 
 def _tool(position: Position) -> Tool | None:
+    """Return a tool's command; ``None`` if it has none, or an expression computes it."""
     for key in ("baseCommand", "arguments"):
         words = listing(position.body.get(key))
         if words:

@@ -1,4 +1,4 @@
-"""The sources in a CWL workflow: its inputs and the outputs of its steps, with their types."""
+"""The sources of a CWL workflow's links: its inputs and its steps' outputs, with types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVALUATED = ("requirements", "hints", "inputs", "outputs")
 
 @dataclass(frozen=True)
 class Step:
-    """A step and the process that it runs; ``None`` for an unread or faulty process."""
+    """A step and the process that it runs; ``run`` is ``None`` if this is unread or faulty."""
 
     name: str
     position: Position
@@ -57,12 +57,12 @@ class Step:
         return self.position.scattered
 
     def result(self, name: str) -> Types:
-        """The type of an output, after scatter, condition and loop."""
+        """Return the type of an output as scatter, condition and loop change it."""
         output = self.outputs.get(name)
         kind = types.read(types.declared(output.body)) if output else ()
         if not kind:
             return ()
-        # each job of a scatter may be skipped
+        # The condition applies to each job of a scatter, so the items of the list may be null.
         if self.position.body.get("when") is not None:
             kind = (*kind, types.Type(types.NULL))
         nested = self.position.body.get("scatterMethod") == NESTED
@@ -91,13 +91,13 @@ class Sources:
             if step.place in process.faulty or (run and run.place in process.faulty):
                 run = None
             self.steps[entry.name] = Step(entry.name, step, run)
-        self._known = {
+        self._source_names = {
             *self.inputs,
             *(f"{s.name}/{out}" for s in self.steps.values() for out in s.out),
         }
 
     def unused(self) -> set[str]:
-        """Return the workflow's unused inputs; none if parts of it were not read."""
+        """Return the workflow's unused inputs; empty if parts of it were not read."""
         if not self.is_whole or not self.steps:
             return set()
         used = {
@@ -108,7 +108,7 @@ class Sources:
         for output in self.position.entries("outputs"):
             sources = listing(mapping(output.body).get("outputSource"))
             used |= {self.name(str(source)) for source in sources}
-        # Expressions in requirements and formats may also use inputs.
+        # Inputs may also be used in expressions, for example in requirements and formats.
         text = str([self.position.body.get(key) for key in _EVALUATED])
         return {
             name
@@ -118,14 +118,16 @@ class Sources:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of the workflow was read."""
+        """Whether the workflow's inputs and steps were all read."""
         return self.position.is_whole("inputs", "steps") and all(
             step.position.is_whole("out") for step in self.steps.values()
         )
 
     def name(self, text: str) -> str:
-        """Return a source as ``input`` or ``step/output``, even if it was packed."""
-        if text in self._known or not (parts := text.rpartition("#")[2].split("/")):
+        """Return a source as ``input`` or ``step/output``, even from a packed document."""
+        if text in self._source_names or not (
+            parts := text.rpartition("#")[2].split("/")
+        ):
             return text
         short = "/".join(parts[-2:])
         if parts[-2:-1] and parts[-2] in self.steps:
@@ -137,7 +139,7 @@ class Sources:
         return self.steps.get(self.name(text).rpartition("/")[0])
 
     def check(self, value: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that the sources of a link exist, and that none is listed twice."""
+        """Check that the sources of a link exist, and that no source is listed twice."""
         for index, text in enumerate(value if isinstance(value, list) else []):
             if text in listing(value)[:index]:
                 what = f"{text} is listed before, and StreamFlow takes it once"
@@ -146,12 +148,12 @@ class Sources:
         if not self.is_whole:
             return
         for index, text in enumerate(listing(value)):
-            if not isinstance(text, str) or self.name(text) in self._known:
+            if not isinstance(text, str) or self.name(text) in self._source_names:
                 continue
             below = (*where, index) if isinstance(value, list) else where
             name = self.name(text)
             step, _, out = name.rpartition("/")
-            right = suggestion(name, self._known, cutoff=0.4)
+            right = suggestion(name, self._source_names, cutoff=0.4)
             if step in self.steps:
                 what = f"step {step} has no output {out!r} in its out"
                 right = suggestion(out, self.steps[step].out)
@@ -159,19 +161,19 @@ class Sources:
                     right = f"add {out} to the out of {step}"
             elif name in self.steps:
                 what = f"{name} is a step"
-                outs = ", ".join(f"{name}/{one}" for one in self.steps[name].out)
+                outs = ", ".join(f"{name}/{output}" for output in self.steps[name].out)
                 right = f"name its output: {outs}"
             else:
                 what = f"there is no input or output of a step {name!r}"
             yield self.document.problem(below, what, right)
 
     def type(self, text: str) -> Types:
-        """Return the type of a source; unknown if its step lacks a scatter."""
+        """Return the type of a source; unknown if its step has to scatter more inputs."""
         step = self.maker(text)
         return () if step and self._is_unscattered(step) else self.made(text)
 
     def _is_unscattered(self, step: Step) -> bool:
-        """Whether an input of a step gets a list of its type, but is not scattered."""
+        """Return whether an input of a step gets a list of its type, but is not scattered."""
         return any(
             isinstance(source := source_of(entry), str)
             and (target := step.inputs.get(name)) is not None
@@ -183,7 +185,7 @@ class Sources:
         )
 
     def made(self, text: str) -> Types:
-        """The type of a source, as it is declared."""
+        """Return the type of a source according to its declaration."""
         name = self.name(text)
         if name in self.inputs:
             return types.read(types.declared(self.inputs[name].body))
@@ -192,13 +194,13 @@ class Sources:
 
 
 def source_of(entry: Entry) -> JSON:
-    """The sources of an entry of ``in``, in either form."""
+    """Return the sources of an entry of ``in``, in its short or its long form."""
     is_link = isinstance(entry.body, str | list) and not is_listed(entry)
     return entry.body if is_link else mapping(entry.body).get("source")
 
 
 def is_listed(entry: Entry) -> bool:
-    """Whether an entry is an item of a list, and so only a name: ``in: [name]``."""
+    """Return whether an entry is an item of a list; a text is then a name, not a link."""
     return isinstance(entry.where[-1], int)
 
 

@@ -25,7 +25,7 @@ from sf_quantum.checking.document import FileProblem
 from sf_quantum.files import KeyPath, listing, mapping
 
 SCATTER = "ScatterFeatureRequirement"
-# conditions that are null, objects, text or numbers, so never true or false
+# conditions whose value is null, an object, text or a number, but never true or false
 _NEVER_BOOLEAN = re.compile(r"\$\((self|null|inputs|runtime(\.\w+)?)\)")
 # a condition that is an input of its step
 _INPUT = re.compile(r"\s*\$\(inputs\.(\w+)\)\s*")
@@ -36,9 +36,9 @@ def check(process: Process) -> Iterator[FileProblem]:
     """Check each workflow and tool that was read."""
     scripts = Scripts()
     if process.root is not None:
-        yield from _untyped(process.root)
+        yield from _check_root_types(process.root)
     for position in process.read.values():
-        yield from _types(position)
+        yield from _check_types(position)
         names = {entry.name for entry in position.entries("inputs")}
         whole = position.is_whole("inputs")
         scope = Scope(
@@ -61,17 +61,18 @@ def check(process: Process) -> Iterator[FileProblem]:
 
 
 def unused(process: Process) -> set[str]:
-    """Return the inputs of the root that nothing uses, as far as this is known."""
+    """Return the inputs of the root that certainly nothing uses."""
     root = process.root
     if root is None or root.body.get("class") != "Workflow":
         return set()
     return Sources(root, process).unused()
 
 
-def _untyped(root: Position) -> Iterator[FileProblem]:
-    """Find inputs and outputs of the root without a type: StreamFlow gives them no ports.
+def _check_root_types(root: Position) -> Iterator[FileProblem]:
+    """Find inputs and outputs of the root without a type, for which StreamFlow makes no ports.
 
-    CWL v1.0 does not require types, and StreamFlow needs none in processes that steps run.
+    CWL v1.0 does not require types, and StreamFlow does not need them in processes that steps
+    run.
     """
     if root.document.content.get("cwlVersion") != "v1.0":
         return
@@ -80,7 +81,7 @@ def _untyped(root: Position) -> Iterator[FileProblem]:
             yield root.document.problem(entry.where, "type is missing", "add type:")
 
 
-def _types(position: Position) -> Iterator[FileProblem]:
+def _check_types(position: Position) -> Iterator[FileProblem]:
     """Find types that do not exist, and defaults of another type."""
     for entry in (*position.entries("inputs"), *position.entries("outputs")):
         body = entry.body if isinstance(entry.body, dict) else None
@@ -103,7 +104,7 @@ def _types(position: Position) -> Iterator[FileProblem]:
 
 
 class _Runs:
-    """Checks of when, and how often, steps run: scatter, loops and conditions."""
+    """Checks of the keys that determine whether and how often steps run."""
 
     def __init__(self, sources: Sources, scripts: Scripts) -> None:
         self._sources = sources
@@ -111,11 +112,12 @@ class _Runs:
         self._scripts = scripts
 
     def check(self, step: Step) -> Iterator[FileProblem]:
-        yield from self._scatter(step)
+        yield from self._check_scatter(step)
         yield from self._loop(step)
-        yield from self._expressions(step)
+        yield from self._check_expressions(step)
 
-    def _scatter(self, step: Step) -> Iterator[FileProblem]:
+    def _check_scatter(self, step: Step) -> Iterator[FileProblem]:
+        """Check that the scattered inputs exist, and that ``scatterMethod`` is given."""
         body, where = step.position.body, (*step.position.where, "scatter")
         if "scatter" not in body:
             return
@@ -131,6 +133,7 @@ class _Runs:
             yield self._document.problem(where, what, right)
 
     def _loop(self, step: Step) -> Iterator[FileProblem]:
+        """Check where a loop is declared, and its variables."""
         if (loop := step.loop) is None:
             return
         for key in ("scatter", "when"):
@@ -143,9 +146,10 @@ class _Runs:
             yield self._document.problem(loop.where, "a loop is no hint", right)
         inner = Position(self._document, mapping(loop.body), loop.where)
         for entry in inner.entries("loop"):
-            yield from self._loop_variable(step, entry)
+            yield from self._check_loop_variable(step, entry)
 
-    def _loop_variable(self, step: Step, entry: Entry) -> Iterator[FileProblem]:
+    def _check_loop_variable(self, step: Step, entry: Entry) -> Iterator[FileProblem]:
+        """Check which output an input gets in the next iteration, and its type."""
         what = f"step {step.name} has no input {entry.name!r} in its in"
         yield from self._document.unknown(entry.where, entry.name, step.given, what)
         is_link = isinstance(entry.body, str | list) and not is_listed(entry)
@@ -165,7 +169,8 @@ class _Runs:
                 right = f"{entry.name} of the next iteration is {types.shown(sink)}"
                 yield self._document.problem(where, what, right)
 
-    def _expressions(self, step: Step) -> Iterator[FileProblem]:
+    def _check_expressions(self, step: Step) -> Iterator[FileProblem]:
+        """Check a step's expressions, and the conditions of the step and of its loop."""
         names = step.given if step.position.is_whole("in") else None
         has_javascript = JAVASCRIPT in step.position.features
         owner = f"step {step.name}"
@@ -186,12 +191,12 @@ class _Runs:
                 right = "write $(inputs.NAME), or JavaScript in $(...)"
                 yield self._document.problem((*above, key), what, right)
             elif isinstance(when, str):
-                yield from self._condition(step, when, (*above, key))
+                yield from self._check_condition(step, when, (*above, key))
 
-    def _condition(
+    def _check_condition(
         self, step: Step, when: str, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that a condition can be true or false."""
+        """Check that the value of a condition can be true or false."""
         right = "true or false is expected: compare it, as in $(inputs.NAME > 0)"
         with suppress(SubstitutionError):
             if [*expressions(when)] != [when.strip()]:

@@ -19,14 +19,14 @@ PRIMITIVE: dict[str, tuple[type, ...]] = {
     "string": (str,),
 }
 ANY, NULL = "Any", "null"
-# a type that is defined elsewhere
+# name of a type that SchemaDefRequirement or another file defines
 UNKNOWN = "a type that is defined elsewhere"
-# shorthand types: of outputs that are streams, and of an input that is standard input
+# short forms of the type File: outputs that are streams, and an input that is standard input
 STREAMS = ("stdin", "stdout", "stderr")
 FILES = ("File", "Directory")
 _FILES_INSIDE: JSON = {"type": "array", "items": ["File", "Directory"]}
 #: fields of files and folders, with their types (CWL v1.2, CommandLineTool, section 5.1.2);
-#: null is a type of a field where StreamFlow accepts it
+#: null is included for fields in which StreamFlow accepts null
 _FILE_FIELDS: dict[str, JSON] = {
     **dict.fromkeys(("class", "path"), "string"),
     **dict.fromkeys(("location", "basename", "dirname", "nameroot"), "string?"),
@@ -43,7 +43,7 @@ FILE_FIELDS: dict[str, dict[str, JSON]] = {
     },
 }
 WORDS = (*PRIMITIVE, *FILES, ANY, NULL, "array", "record", "enum")
-# A value of the key's type is accepted where one of the other types is declared.
+# By type: the other types for which a value of the type is also accepted.
 WIDER = {
     "int": ("long", "float", "double"),
     "long": ("int", "float", "double"),
@@ -56,7 +56,7 @@ WIDER = {
 
 @dataclass(frozen=True)
 class Type:
-    """One alternative of a type.
+    """One alternative of a type such as ``[File, "null"]``.
 
     :param name: one of CWL's types, or ``UNKNOWN``
     :param items: types of an array's items
@@ -91,83 +91,85 @@ class Fault:
 
 def read(declared: JSON) -> Types:
     """Read a type in any of CWL's forms."""
-    return tuple(one for item in listing(declared) for one in _read(item))
+    return tuple(type_ for item in listing(declared) for type_ in _read(item))
 
 
 def declared(body: JSON) -> JSON:
-    """The type that an entry of ``inputs`` or ``outputs`` declares."""
+    """Return the type that an entry of ``inputs`` or ``outputs`` declares."""
     return body.get("type") if isinstance(body, dict) else body
 
 
 def shown(types: Types) -> str:
-    """A type as CWL's short form writes it: ``File[]?``."""
-    names = [str(one) for one in types if one.name != NULL]
+    """Return a type in CWL's short form: ``File[]?``."""
+    names = [str(type_) for type_ in types if type_.name != NULL]
     return " or ".join(names) + "?" * (len(names) < len(types))
 
 
 def array(types: Types) -> Types:
-    """An array of a type."""
+    """Return the type of arrays with items of a type."""
     return (Type("array", types),) if types else ()
 
 
 def items(types: Types) -> Types:
-    """Return the item types of the alternatives that are arrays, and the others unchanged."""
+    """Replace each alternative that is an array with the types of its items."""
     return tuple(
-        item for one in types for item in (one.items if one.name == "array" else (one,))
+        item
+        for type_ in types
+        for item in (type_.items if type_.name == "array" else (type_,))
     )
 
 
 def file_name(value: JSON) -> JSON:
-    """Return the file that a value names to StreamFlow 0.2.0rc3; it should be text."""
+    """Return the file name that StreamFlow 0.2.0rc3 reads in a value; it should be text."""
     return mapping(value).get("location", mapping(value).get("path"))
 
 
 def is_optional(body: JSON) -> bool:
-    """Whether an input needs no value."""
-    names = {one.name for one in read(declared(body))}
+    """Return whether an input may be left without a value."""
+    names = {type_.name for type_ in read(declared(body))}
     return "default" in mapping(body) or bool(names & {NULL, UNKNOWN}) or not names
 
 
 def is_bare(types: Types) -> bool:
-    """Whether an alternative, or a type inside it, is a record without fields."""
+    """Return whether an alternative, or a type inside it, is a record without fields."""
     return any(
-        (one.name == "record" and not one.fields)
-        or is_bare(one.items)
-        or any(map(is_bare, one.fields.values()))
-        for one in types
+        (type_.name == "record" and not type_.fields)
+        or is_bare(type_.items)
+        or any(map(is_bare, type_.fields.values()))
+        for type_ in types
     )
 
 
 def fits(source: Types, sink: Types) -> bool:
-    """Whether a value of the source's type may fit the sink, as CWL's checkers decide it."""
-    without_null = [one for one in source if one.name != NULL]
+    """Return whether the source's values may match the sink, as CWL engines decide."""
+    without_null = [type_ for type_ in source if type_.name != NULL]
     if not sink or not source:
         return True
     if not without_null:
-        return any(one.name in (NULL, UNKNOWN) for one in sink)
-    return any(_fits(one, other) for one in without_null for other in sink)
+        return any(type_.name in (NULL, UNKNOWN) for type_ in sink)
+    return any(_fits(type_, other) for type_ in without_null for other in sink)
 
 
 def may_fail(source: Types, sink: Types) -> bool:
-    """Whether the source may be null, or contain null, where the sink does not accept null."""
+    """Return whether the source may be or contain null where the sink does not accept null."""
     if not source or not sink:
         return False
-    names = {one.name for one in sink}
-    if UNKNOWN in names or {UNKNOWN} & {one.name for one in source}:
+    names = {type_.name for type_ in sink}
+    if UNKNOWN in names or {UNKNOWN} & {type_.name for type_ in source}:
         return False
-    if NULL not in names and NULL in {one.name for one in source}:
+    if NULL not in names and NULL in {type_.name for type_ in source}:
         return True
     inner, wanted = items(_arrays(source)), items(_arrays(sink))
     return bool(inner) and may_fail(inner, wanted)
 
 
 def _arrays(types: Types) -> Types:
-    return tuple(one for one in types if one.name == "array")
+    return tuple(type_ for type_ in types if type_.name == "array")
 
 
 def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
-    """Return why a value is not of a type; ``None`` if it is."""
-    names = {one.name for one in types}
+    """Return why a value does not match a type; ``None`` if it matches."""
+    names = {type_.name for type_ in types}
     if not types or UNKNOWN in names:
         return None
     if value is None:
@@ -176,12 +178,12 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
         return None if NULL in names else Fault(where, what, right)
     if ANY in names:
         return None
-    faults = [_fault(value, one, where) for one in types if one.name != NULL]
+    faults = [_fault(value, type_, where) for type_ in types if type_.name != NULL]
     if not faults or None in faults:
         return None
-    wrong = [one for one in faults if one is not None]
-    # The innermost of several faults says most about the value.
-    best = max(wrong, key=lambda one: len(one.where))
+    wrong = [wrong_value for wrong_value in faults if wrong_value is not None]
+    # The innermost fault comes from the alternative that is most similar to the value.
+    best = max(wrong, key=lambda candidate: len(candidate.where))
     if len(wrong) == 1 or len(best.where) > len(where):
         return best
     return Fault(where, f"{_short(value)} does not fit", f"its type is {shown(types)}")
@@ -190,7 +192,7 @@ def fault(value: JSON, types: Types, where: KeyPath = ()) -> Fault | None:
 def unknown(
     declared: JSON, where: KeyPath, *, is_short: bool = True
 ) -> Iterator[Fault]:
-    """Yield the names in a type that are neither CWL's types nor written like references.
+    """Yield the names in a type that are neither CWL's types nor in the form of references.
 
     :param is_short: whether ``?`` and ``[]`` may follow a name, as in ``type``, but not in
         ``items``
@@ -319,6 +321,7 @@ def misfit(source: Types, sink: Types) -> tuple[str, Types, Types]:
 
 
 def _read(item: JSON) -> Iterator[Type]:
+    """Yield the alternatives that one item of a declared type stands for."""
     if isinstance(item, str):
         if item.endswith("?"):
             yield Type(NULL)
@@ -353,6 +356,7 @@ def _read(item: JSON) -> Iterator[Type]:
 def _fields(
     content: dict[str, JSON], where: KeyPath
 ) -> Iterator[tuple[str, JSON, KeyPath]]:
+    """Yield the name, type and key path of each field of a record."""
     above, fields = (*where, "fields"), content.get("fields")
     for key, body in mapping(fields).items():
         yield key, body, (*above, key)
@@ -362,6 +366,7 @@ def _fields(
 
 
 def _fits(source: Type, sink: Type) -> bool:
+    """Return whether a value of one alternative may match the other."""
     if {ANY, UNKNOWN} & {source.name, sink.name}:
         return True
     if source.name == sink.name == "array":
@@ -370,55 +375,62 @@ def _fits(source: Type, sink: Type) -> bool:
         return all(
             name in source.fields and fits(source.fields[name], types)
             for name, types in sink.fields.items()
-            if not any(one.name == NULL for one in types)
+            if not any(type_.name == NULL for type_ in types)
         )
     return source.name == sink.name or sink.name in WIDER.get(source.name, ())
 
 
-def _fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
+def _fault(value: JSON, type_: Type, where: KeyPath) -> Fault | None:
+    """Return why a value does not match an alternative; ``None`` if it matches."""
     wrong = f"{_short(value)} does not fit"
-    right = f"its type is {one}"
-    if one.name in FILES:
-        return _file_fault(value, one.name, where)
-    if one.name == "array":
+    right = f"its type is {type_}"
+    if type_.name in FILES:
+        return _file_fault(value, type_.name, where)
+    if type_.name == "array":
         if not isinstance(value, list):
-            return Fault(where, wrong, f"its type is {one}: write a list")
-        faults = (fault(v, one.items, (*where, n)) for n, v in enumerate(value))
+            return Fault(where, wrong, f"its type is {type_}: write a list")
+        faults = (fault(v, type_.items, (*where, n)) for n, v in enumerate(value))
         return next(filter(None, faults), None)
-    if one.name == "enum":
-        allowed = isinstance(value, str) and value in one.symbols
-        return None if allowed else Fault(where, wrong, _nearest(value, one.symbols))
-    if one.name == "record":
-        return _record_fault(value, one, where)
-    if one.name in PRIMITIVE and type(value) not in PRIMITIVE[one.name]:
+    if type_.name == "enum":
+        allowed = isinstance(value, str) and value in type_.symbols
+        return None if allowed else Fault(where, wrong, _nearest(value, type_.symbols))
+    if type_.name == "record":
+        return _record_fault(value, type_, where)
+    if type_.name in PRIMITIVE and type(value) not in PRIMITIVE[type_.name]:
         return Fault(where, wrong, right)
     return None
 
 
-def _record_fault(value: JSON, one: Type, where: KeyPath) -> Fault | None:
+def _record_fault(value: JSON, type_: Type, where: KeyPath) -> Fault | None:
+    """Return why a value does not match a record type."""
     if not isinstance(value, dict):
         wrong = f"{_short(value)} does not fit"
-        return Fault(where, wrong, f"write the fields {', '.join(one.fields)}")
-    if value and not one.fields:
+        return Fault(where, wrong, f"write the fields {', '.join(type_.fields)}")
+    if value and not type_.fields:
         what = "StreamFlow takes no fields of a record that declares none"
         return Fault(where, what, "declare its fields")
     faults = (
         fault(value.get(name), types, (*where, name) if name in value else where)
-        for name, types in one.fields.items()
+        for name, types in type_.fields.items()
     )
     first = next(filter(None, faults), None)
     if first is not None and first.what == "the value is empty":
-        lacking = [name for name in one.fields if name not in value]
-        extra = [name for name in value if name not in one.fields]
-        if lacking and extra:
-            what = f"the record has no field {extra[0]}"
-            return Fault((*where, extra[0]), what, suggestion(extra[0], lacking))
-        what = f"the field {', '.join(lacking)} is missing"
-        return Fault(where, what, "add it") if lacking else first
+        missing_names = [name for name in type_.fields if name not in value]
+        unknown_names = [name for name in value if name not in type_.fields]
+        if missing_names and unknown_names:
+            what = f"the record has no field {unknown_names[0]}"
+            return Fault(
+                (*where, unknown_names[0]),
+                what,
+                suggestion(unknown_names[0], missing_names),
+            )
+        what = f"the field {', '.join(missing_names)} is missing"
+        return Fault(where, what, "add it") if missing_names else first
     return first
 
 
 def _file_fault(value: JSON, kind: str, where: KeyPath) -> Fault | None:
+    """Return why a value is not a valid file or folder."""
     right = f"write {{class: {kind}, path: ...}}"
     if not isinstance(value, dict):
         return Fault(where, f"the value is not a {kind}", right)

@@ -1,4 +1,4 @@
-"""The values that the ports of a workflow get from its file of inputs, and from defaults."""
+"""The values that a workflow's ports get from the file of inputs and from defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Values:
     """The values of ports that are known before a run.
 
     :param settings: the file of inputs, if there is one
-    :param bound: ports with a binding, whose data is on a target
+    :param bound: ports with a binding: their data is on a target
     """
 
     def __init__(
@@ -28,26 +28,30 @@ class Values:
         self._bound = bound
 
     def find(self, port: str) -> tuple[Document, KeyPath, JSON] | None:
-        """Return the value of a port in the settings or a default, with its file and path."""
+        """Return a port's value from the settings or a default, with its file and key path."""
         defaults, chain = self._process.defaults, self._process.chain(port)
-        # results of steps and of expressions are not known
+        # Results of steps and of expressions are not known before a run.
         if chain[-1] not in self._process.taken - self._process.computed:
             return None
         name = chain[-1].removeprefix("/")
         given = self._content.get(name)
         if self._settings and given is not None and name in self._process.inputs:
             return self._settings, (name,), given
-        matches = (defaults[one] for one in reversed(chain) if one in defaults)
+        matches = (
+            defaults[chain_port]
+            for chain_port in reversed(chain)
+            if chain_port in defaults
+        )
         return next(matches, None)
 
     def missing(self) -> Iterator[FileProblem]:
-        """Find optional inputs without a value whose links lead to a port that needs one."""
+        """Find optional inputs that have no value, but are linked to a port that needs one."""
         process = self._process
         empty = {
             f"/{name}"
             for name, entry in process.inputs.items()
             if self._content.get(name) is None and f"/{name}" not in self._bound
-            # The check of the file of inputs reports missing required inputs.
+            # Missing required inputs are reported by the check of the file of inputs.
             and types.is_optional(entry.body) and "default" not in mapping(entry.body)
         }
         needed = {
@@ -59,7 +63,7 @@ class Values:
             chain = process.chain(port)
             if chain[-1] not in empty or needed & {*chain[1:]}:
                 continue
-            if any(self._is_filled(one) for one in chain):
+            if any(self._is_filled(chain_port) for chain_port in chain):
                 continue
             name, step = chain[-1].removeprefix("/"), port.rpartition("/")[0]
             kind = types.shown(types.read(types.declared(process.declared[port])))
@@ -77,7 +81,7 @@ class Values:
                 yield root.document.problem(where, what, right)
 
     def unequal(self) -> Iterator[FileProblem]:
-        """Find scattered lists of unequal length, as far as they are known before a run."""
+        """Find steps whose scattered lists differ in length, if known before a run."""
         process = self._process
         for step in process.dotproducts:
             lengths = {}
@@ -95,12 +99,12 @@ class Values:
                 yield step.document.problem((*step.where, "scatter"), what, right)
 
     def _is_certain(self, step: str, ports: list[str]) -> bool:
-        """Whether a step certainly runs, and gets the ports' values, not single items."""
+        """Return whether a step certainly runs, and gets whole values of ports, not items."""
         above = {str(folder) for folder in PurePosixPath(step).parents}
         return not (above | {*ports}) & self._process.guarded
 
     def _is_filled(self, port: str) -> bool:
-        """Whether a port may have a value, or need none, although its source has none."""
+        """Return whether a port may get another value than its source's, or may need none."""
         process = self._process
         above = {str(folder) for folder in PurePosixPath(port).parents} | {port}
         is_made = port in process.computed or port in process.defaults

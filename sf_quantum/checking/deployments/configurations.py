@@ -1,4 +1,4 @@
-"""Checks of the configuration of one deployment: files, limits, the QPU behind it."""
+"""Checks of the configuration of one deployment: files, limits, the deployment's QPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from sf_quantum.qpu.configuration import token_fault
 
 # keys of StreamFlow's and sf_quantum's connectors that name a file on the driver's host
 FILES = ("passwordFile", "sshKey", "sshKeyPassphraseFile", "tokenFile", "qrmiConfig")
-# keys of StreamFlow's connectors for queues and SSH without a minimum in its schema
+# keys of StreamFlow's connectors for queues and SSH for which its schema sets no minimum; each
+# with the event that a value below 1 prevents
 LIMITS = {
     "maxConcurrentJobs": "job start",
     "maxConcurrentSessions": "command start",
@@ -36,7 +37,7 @@ class Configuration:
     """The key ``config`` of one deployment.
 
     :param name: name of the deployment
-    :param where: place of the key
+    :param where: key path of ``config``
     """
 
     document: Document
@@ -45,24 +46,24 @@ class Configuration:
     where: KeyPath
 
     def check_files(self) -> Iterator[FileProblem]:
-        """Check the keys that name files, including those of nested connections."""
+        """Check the keys that name files, also in nested connections."""
         for below, item in nested(self.config, self.where):
             if below[-1] in FILES:
-                yield from self._file(item, below)
+                yield from self._check_file(item, below)
 
     def check_templates(self) -> Iterator[FileProblem]:
         """Check the job templates of the deployment and of its services."""
         config, where = self.config, self.where
-        yield from self._file(config.get("file"), (*where, "file"))
+        yield from self._check_file(config.get("file"), (*where, "file"))
         for service, content in mapping(config.get("services")).items():
             below = (*where, "services", service)
             if isinstance(content, dict):
-                yield from self._file(content.get("file"), (*below, "file"))
+                yield from self._check_file(content.get("file"), (*below, "file"))
             else:
-                yield from self._file(content, below)
+                yield from self._check_file(content, below)
 
     def check_limits(self) -> Iterator[FileProblem]:
-        """Find limits of StreamFlow's connectors that allow no job or no connection."""
+        """Find limits of StreamFlow's connectors that allow no jobs or no connections."""
         for below, value in nested(self.config, self.where):
             if below[-1] in LIMITS and type(value) is int and value < 1:
                 what = f"{value} lets no {LIMITS[str(below[-1])]}, so steps never end"
@@ -71,7 +72,7 @@ class Configuration:
                 yield self.document.problem(below, what, "write 1 or more")
 
     def check_qpu(self) -> Iterator[FileProblem]:
-        """Check the QPU of a deployment ``sfq.rest``, whose client runs on this host."""
+        """Check the QPU of a deployment of type ``sfq.rest``; its client runs on this host."""
         config, where = self.config, self.where
         kind = config.get("type", "sfq")
         if kind not in (kinds := qpu.names()):
@@ -88,7 +89,7 @@ class Configuration:
             yield self.document.problem((*where, "type"), what, right)
             return
         for key in qpu.load(str(kind)).files:
-            yield from self._file(config.get(key), (*where, key))
+            yield from self._check_file(config.get(key), (*where, key))
         for key, hint in LeaseHints.read(config).singly():
             problem = qpu.load(str(kind)).hint_problem(hint)
             if problem is not None:
@@ -99,8 +100,8 @@ class Configuration:
             RestConnector.client(self.name, config, self.document.folder)
         except InputError as error:
             right = f"see the keys of QPUs of type {kind}"
-            # The client's message begins with the rejected value, for a socket with its whole
-            # path.
+            # The client's message begins with the rejected value (or a socket's whole path),
+            # which leads to the key.
             folder = self.document.folder
             refused = [
                 key
@@ -115,7 +116,7 @@ class Configuration:
         config, where = self.config, self.where
         if "topology" not in config:
             return
-        # The import takes as long as all other checks together.
+        # Imported here, as the import takes as long as all other checks together.
         from sf_quantum.service.device.emulator.device import EmulatedDevice
 
         keys = {"technology", "topology"} & config.keys()
@@ -126,10 +127,11 @@ class Configuration:
             right = "write one that it has, or remove topology"
             yield self.document.problem((*where, "topology"), what, right)
 
-    def _file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
+    def _check_file(self, file: JSON, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that a file exists and, if it is a QPU's token file, contains a token."""
         if not isinstance(file, str):
             return
-        # SSH keys are relative to the driver's folder, other files to the StreamFlow file
+        # Paths of SSH keys are relative to the driver's folder, others to the StreamFlow file.
         folders = (self.document.folder, Path())
         paths = [folder / Path(file).expanduser() for folder in folders]
         if not any(path.is_file() for path in paths):

@@ -37,7 +37,9 @@ _WITHOUT_SERVICES = (
     LocationWrapper,
     SingularityConnector,
 )
+# beginning of the modules of our connectors
 OURS = "sf_quantum."
+# the remedy if a candidate relies on retries, but there is no failure manager
 ADVICE = (
     "add failureManager: {type: default, config: {max_retries: 3}}"
     " or write onFailure: fail"
@@ -61,7 +63,7 @@ class Deployments:
         self._rules = rules
 
     def check(self, keys: list[FileProblem]) -> Iterator[FileProblem]:
-        """Check the references of each deployment: deployments, policies, files, QPUs.
+        """Check each deployment: wrapped deployments, policies, files, limits, QPUs.
 
         :param keys: problems of keys and values that are already reported
         """
@@ -71,8 +73,8 @@ class Deployments:
             config = Configuration(
                 self.document, name, self.config(name), (*where, "config")
             )
-            yield from self._wraps(name, where)
-            yield from self._policy(name, where)
+            yield from self._check_wraps(name, where)
+            yield from self._check_policy(name, where)
             missing = [*config.check_files()]
             yield from missing
             if self._has_services(name):
@@ -86,35 +88,35 @@ class Deployments:
         for cluster in self.clusters():
             yield from cluster.check()
         files = [self.config(name).get("qrmiConfig") for name in self.sections]
-        for file in dict.fromkeys(one for one in files if isinstance(one, str)):
+        for file in dict.fromkeys(path for path in files if isinstance(path, str)):
             yield from site_file.check(self.document.folder / Path(file).expanduser())
 
     def clusters(self) -> Iterator[Cluster]:
-        """The deployments of type ``sfq.slurm``."""
+        """Yield the deployments of type ``sfq.slurm``."""
         for name, section in self.sections.items():
             if self.get(name).get("type") == SLURM:
                 config, where = self.config(name), (section, name, "config")
                 yield Cluster(self.document, name, config, where)
 
     def get(self, name: str) -> dict[str, JSON]:
-        """A deployment, or an empty mapping."""
+        """Return a deployment; an empty mapping if there is none of this name."""
         section = mapping(self.document.content.get(self.sections.get(name, "")))
         return mapping(section.get(name))
 
     def config(self, name: str) -> dict[str, JSON]:
-        """The configuration of a deployment, or an empty mapping."""
+        """Return the configuration of a deployment; an empty mapping if it has none."""
         return mapping(self.get(name).get("config"))
 
     def wrapped(self, name: str) -> str | None:
-        """The name of the deployment that a deployment wraps, if it names one."""
+        """Return the name of the deployment that a deployment wraps, if any."""
         return _wrapped(self.get(name))
 
     def kind(self, name: str) -> type[Connector] | None:
-        """The connector of a deployment; ``None`` if its type is unknown."""
+        """Return the connector class of a deployment; ``None`` if its type is unknown."""
         return connector_classes.get(str(self.get(name).get("type")))
 
     def target(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Check a reference to a deployment, and to its service if one is named.
+        """Check a reference to a deployment and, if named, to its service and locations.
 
         :param target: mapping with ``deployment`` (or the older ``model``) and optionally
             ``service`` and ``locations``
@@ -122,12 +124,12 @@ class Deployments:
         for key in ("deployment", "model"):
             name = mapping(target).get(key)
             if isinstance(name, str):
-                yield from self._reference(name, (*where, key))
-                yield from self._service(name, target, (*where, "service"))
-                yield from self._locations(name, target, (*where, "locations"))
+                yield from self._check_reference(name, (*where, key))
+                yield from self._check_service(name, target, (*where, "service"))
+                yield from self._check_locations(name, target, (*where, "locations"))
 
     def unnamed(self, target: JSON, where: KeyPath) -> Iterator[FileProblem]:
-        """Remark on a target that names none of the services of its deployment."""
+        """Remark on a target without a service, if its deployment has services."""
         name = deployment_of(target)
         services = mapping(self.config(name).get("services"))
         given = mapping(target)
@@ -138,10 +140,10 @@ class Deployments:
             yield self.document.remark(where, what, right)
 
     def is_local(self, name: str) -> bool:
-        """Whether commands certainly run on this host, with this PATH.
+        """Return whether commands of a deployment certainly run on this host, with this PATH.
 
-        Containers and queues run commands elsewhere; other plugins' connectors are unknown;
-        sf_quantum's connectors run commands on the deployment that they wrap.
+        Containers and queues run commands elsewhere. Connectors of other plugins may do so.
+        Connectors of sf_quantum run commands on the deployment that they wrap.
         """
         seen: set[str] = set()
         while name not in seen:
@@ -161,13 +163,13 @@ class Deployments:
             name = inner
         return False
 
-    def _reference(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+    def _check_reference(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         if not self.sections and is_misspelt("deployments", self.document.content):
             return
         what = f"there is no deployment {name!r}"
         yield from self.document.unknown(where, name, self.sections, what)
 
-    def _service(
+    def _check_service(
         self, name: str, target: JSON, where: KeyPath
     ) -> Iterator[FileProblem]:
         service, kind = mapping(target).get("service"), self.kind(name)
@@ -181,10 +183,10 @@ class Deployments:
             what = f"deployment {name} has no service {service!r}"
             yield from self.document.unknown(where, str(service), services, what)
 
-    def _locations(
+    def _check_locations(
         self, name: str, target: JSON, where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that a step does not wait for more locations than there are."""
+        """Check that a target does not request more locations than its deployment has."""
         count, kind = mapping(target).get("locations"), self.kind(name)
         if not isinstance(count, int):
             return
@@ -201,7 +203,8 @@ class Deployments:
     def _has_services(self, name: str) -> bool:
         return "services" in self._rules.config(self.get(name))
 
-    def _wraps(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+    def _check_wraps(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+        """Check that a deployment can wrap the one that it names, and does not wrap itself."""
         deployment, where = self.get(name), (*where, "wraps")
         inner = _wrapped(deployment)
         if inner is None:
@@ -209,13 +212,13 @@ class Deployments:
         if isinstance(deployment["wraps"], dict):
             yield from self.target(deployment["wraps"], where)
         else:
-            yield from self._reference(inner, where)
+            yield from self._check_reference(inner, where)
         kind = self.kind(name)
         if kind and not issubclass(kind, ConnectorWrapper):
             what = f"a deployment of type {deployment.get('type')} cannot wrap another"
             yield self.document.problem(where, what, "remove wraps")
         elif kind and _needs_machine(kind) and inner != name:
-            yield from self._machine(name, inner, where)
+            yield from self._check_machine(name, inner, where)
         elif inner != name and issubclass(
             self.kind(inner) or Connector, QuantumConnector
         ):
@@ -230,8 +233,10 @@ class Deployments:
             what = f"the deployment wraps itself ({' -> '.join(chain)})"
             yield self.document.problem(where, what, "wrap another deployment")
 
-    def _machine(self, name: str, inner: str, where: KeyPath) -> Iterator[FileProblem]:
-        """Check that the wrapped deployment is one machine that can run commands."""
+    def _check_machine(
+        self, name: str, inner: str, where: KeyPath
+    ) -> Iterator[FileProblem]:
+        """Check that the wrapped deployment is a single machine that can run commands."""
         kind, config = self.kind(inner), self.config(inner)
         if kind is None or issubclass(kind, LocalConnector):
             return
@@ -247,7 +252,7 @@ class Deployments:
             what = f"{what}, which has a dataTransferConnection"
             yield self.document.problem(where, what, right)
 
-    def _policy(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
+    def _check_policy(self, name: str, where: KeyPath) -> Iterator[FileProblem]:
         policy = self.get(name).get("scheduling_policy", "__DEFAULT__")
         scheduling = mapping(self.document.content.get("scheduling"))
         policies = {"__DEFAULT__", *mapping(scheduling.get("policies"))}
@@ -258,17 +263,17 @@ class Deployments:
 
 
 def deployment_of(target: JSON) -> str:
-    """The name of a target's deployment, from ``deployment`` or the older ``model``."""
+    """Return the name of a target's deployment, from ``deployment`` or the older ``model``."""
     return str(mapping(target).get("deployment", mapping(target).get("model")))
 
 
 def _needs_machine(kind: type[Connector]) -> bool:
-    """Whether a connector's locations are on one machine; a QPU's client runs anywhere."""
+    """Return whether a connector must wrap a single machine; a QPU's client runs anywhere."""
     return issubclass(kind, LocationWrapper) and not issubclass(kind, RestConnector)
 
 
 def recovery(document: Document) -> Iterator[FileProblem]:
-    """Check that there is a failure manager if ``onFailure`` relies on retries."""
+    """Check that there is a failure manager if a value of ``onFailure`` relies on retries."""
     if is_misspelt("failureManager", document.content):
         return
     manager = mapping(document.content.get("failureManager"))
@@ -282,7 +287,7 @@ def recovery(document: Document) -> Iterator[FileProblem]:
 
 
 def _fallbacks(content: dict[str, JSON]) -> Iterator[tuple[KeyPath, dict[str, JSON]]]:
-    """Yield the configurations that rely on retries, the default of candidates."""
+    """Yield the configurations that rely on retries, which candidates do by default."""
     for name, entry in mapping(content.get("bindingFilters")).items():
         config = mapping(mapping(entry).get("config"))
         candidate = mapping(entry).get("type") == CANDIDATE

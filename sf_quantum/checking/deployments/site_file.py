@@ -1,4 +1,4 @@
-"""Checks of a site's ``qrmi_config.json``: keys that nothing reads, and duplicate names."""
+"""Checks of a site's ``qrmi_config.json``: unknown keys and types, and duplicate names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRY = ("name", "type", "environment")
 
 
 def check(file: Path) -> Iterator[FileProblem]:
-    """Check the keys of a file; other checks report a file that cannot be read."""
+    """Check a file's keys, types and names; other checks report an unreadable file."""
     try:
         content = read_json(str(file), "QRMI configuration")
         qrmi_config.names(str(file))
@@ -39,6 +39,7 @@ def check(file: Path) -> Iterator[FileProblem]:
 def _entry(
     document: Document, entry: dict[str, JSON], where: KeyPath
 ) -> Iterator[FileProblem]:
+    """Check the definition of one QPU."""
     yield from _keys(document, entry, where, _ENTRY)
     kind, names = entry.get("type"), qpu.names()
     if isinstance(kind, str) and kind not in names:
@@ -66,7 +67,7 @@ def _keys(
 ) -> Iterator[FileProblem]:
     """Find keys that nothing reads.
 
-    :param valid_keys: empty if the valid keys are unknown
+    :param valid_keys: the keys that are read; empty if they are unknown
     """
     for key in content:
         if not valid_keys or key in valid_keys:

@@ -25,9 +25,9 @@ from sf_quantum.files import KeyPath
 from sf_quantum.qpu import JobSize, QpuStatus
 from sf_quantum.qpu.configuration import token_fault
 
-# Time limit of the queries to all QPUs together.
+# Time limit for the queries to all QPUs together.
 SECONDS = 5.0
-# payload that `sfq solve` sends
+# kind of payload that `sfq solve` sends
 KIND = "problem"
 
 
@@ -46,13 +46,13 @@ class Qpus:
     ) -> Iterator[FileProblem]:
         """Find QPUs that reject their user, and steps that no target can run now.
 
-        A step with a classical target, or with a QPU that could not be queried, passes. A
-        remark reports each QPU that accepts no jobs now or could not be queried.
+        A step with a classical target, or with a QPU that could not be queried, passes the
+        check. A remark reports each QPU that accepts no jobs now, or could not be queried.
         """
         steps = [binding for binding in bindings if binding.kind == "step"]
         replies = self._poll(steps)
         yield from self._refusals(steps, replies)
-        #: targets and steps to remark on, by the cause that concerns them
+        #: targets and steps to remark on, by cause
         causes: dict[tuple[str, str], _Concerned] = {}
         for binding in steps:
             targets = binding.targets
@@ -125,6 +125,7 @@ class Qpus:
                     yield document.problem(where, what, right)
 
     def _poll(self, steps: list[Binding]) -> dict[str, StatusReply]:
+        """Query the QPUs to which the steps are bound, and note those that do not answer."""
         folder = self.document.folder
         targets = (target for binding in steps for target in binding.targets.values())
         replies = poll((t for t in targets if not _has_token_fault(t, folder)), folder)
@@ -142,7 +143,7 @@ def poll(
     """Query the QPUs of the quantum targets; return the replies by target name.
 
     :param folder: folder of the StreamFlow file
-    :param size: size of the job that the queries concern
+    :param size: size of the job for which the QPUs are to estimate times
     """
     sources: dict[str, StatusSource] = {
         target_name(target): source
@@ -155,16 +156,16 @@ def poll(
 
 
 def _has_token_fault(target: Target, folder: Path) -> bool:
-    """Whether another check reports the token file of a target."""
+    """Return whether a target's token file has a fault, which another check reports."""
     file = folder / str(target.deployment.config.get("tokenFile") or "")
     return bool(token_fault(file))
 
 
 @dataclass
 class _Concerned:
-    """The targets and the steps that a cause concerns, each an ordered set.
+    """The targets and the steps that a cause concerns; the keys are ordered sets.
 
-    :param where: path of the first target in the file
+    :param where: key path of the first target in the file
     :param alone: whether one of the steps has no other target
     :param candidates: whether all steps are quantum candidates
     """
@@ -177,7 +178,7 @@ class _Concerned:
 
 
 def _cause(reply: StatusReply | None) -> tuple[str, str] | None:
-    """Return why a QPU may not run a step, as kind and text; ``None`` without a remark."""
+    """Return kind and text of the reason to remark on a QPU; ``None`` if there is none."""
     if isinstance(reply, Exclusion):
         return None if _refused(reply) else ("silent", describe(reply))
     if reply is not None and not reply.online:
@@ -190,6 +191,7 @@ def _refused(reply: StatusReply | None) -> TypeGuard[Exclusion]:
 
 
 def _obstacle(status: StatusReply, size: int) -> str | None:
+    """Return why a QPU cannot run a job of a size now; ``None`` if it can, or is silent."""
     if isinstance(status, Exclusion):
         return None
     if not status.online:

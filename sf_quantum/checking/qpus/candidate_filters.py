@@ -1,4 +1,4 @@
-"""Checks of the filters of quantum candidates, ``sfq.candidate``."""
+"""Checks of filters of type ``sfq.candidate``, which choose targets for quantum candidates."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def check_candidates(
     process: Process,
     sizes: ProblemSizes,
 ) -> Iterator[FileProblem]:
-    """Check the bindings that name an ``sfq.candidate``; remark on those that may need one."""
+    """Check bindings that name an ``sfq.candidate``; remark on bindings that may need it."""
     for binding in bindings:
-        yield from _without_filter(binding)
+        yield from _check_missing_filter(binding)
     filters = mapping(document.content.get("bindingFilters"))
     paths = [binding.path for binding in bindings if binding.kind == "step"]
     for name, entry in filters.items():
@@ -98,7 +98,7 @@ def check_candidates(
             yield from filter_check.check()
 
 
-def _without_filter(binding: Binding) -> Iterator[FileProblem]:
+def _check_missing_filter(binding: Binding) -> Iterator[FileProblem]:
     targets = len(binding.targets)
     is_mixed = 0 < len(binding.quantum_targets) < targets
     if binding.kind == "step" and is_mixed and not binding.content.get("filters"):
@@ -117,9 +117,9 @@ _INT = {"int", "long", types.ANY, types.UNKNOWN}
 
 @dataclass(frozen=True)
 class _FilterCheck:
-    """A filter and the bindings of one workflow that name it, at least one.
+    """A filter, and the bindings of one workflow that name the filter (at least one).
 
-    :param paths: the steps of all bindings of the workflow
+    :param paths: paths of the steps in all bindings of the workflow
     """
 
     document: Document
@@ -135,59 +135,60 @@ class _FilterCheck:
         return FilterRules(self.config)
 
     def check(self) -> Iterator[FileProblem]:
-        yield from self._costs()
-        yield from self._times()
-        yield from self._forecasts()
-        yield from self._steps()
-        yield from self._inputs()
-        yield from self._sizes()
+        yield from self._check_costs()
+        yield from self._check_times()
+        yield from self._check_forecasts()
+        yield from self._check_steps()
+        yield from self._check_inputs()
+        yield from self._check_sizes()
         for binding in self.bindings:
-            yield from self._binding(binding)
+            yield from self._check_binding(binding)
 
     def _problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
         below = ("bindingFilters", self.name, "config", *where)
         return self.document.problem(below, what, right)
 
-    def _costs(self) -> Iterator[FileProblem]:
-        for target in self._strangers():
+    def _check_costs(self) -> Iterator[FileProblem]:
+        for target in self._unknown_cost_names():
             what = f"{target} is not a target of the candidates"
             right = suggestion(target, self._targets())
             yield self._problem(("costs", target), what, right)
 
-    def _strangers(self) -> set[str]:
-        """The names in ``costs`` that are not targets."""
+    def _unknown_cost_names(self) -> set[str]:
+        """Return the names in ``costs`` that are not targets."""
         return mapping(self.config.get("costs")).keys() - self._targets()
 
     def _targets(self) -> set[str]:
         return {target_name(t) for b in self.bindings for t in b.targets.values()}
 
-    def _times(self) -> Iterator[FileProblem]:
-        """Check the times of the filter and of its steps."""
+    def _check_times(self) -> Iterator[FileProblem]:
+        """Check ``latestStart`` of the filter and of its steps."""
         for where, text in self._rules.wrong_times.items():
             if isinstance(text, str):  # the schema rejects other types
                 yield self._problem(
                     where, f"{text!r} is not allowed", f"write {A_TIME}"
                 )
 
-    def _forecasts(self) -> Iterator[FileProblem]:
-        """Remark on predictions that no step would use."""
+    def _check_forecasts(self) -> Iterator[FileProblem]:
+        """Remark on ``forecast: plan`` if no step uses the predictions."""
         rules, entries = self._rules, mapping(self.config.get("steps"))
         step_rules = [
-            rules.of(step) for step in (*entries, *(one.path for one in self.bindings))
+            rules.of(step)
+            for step in (*entries, *(binding.path for binding in self.bindings))
         ]
-        if all(one.forecast != "plan" for one in step_rules):
+        if all(step_rule.forecast != "plan" for step_rule in step_rules):
             return
         kinds = {t.deployment.type for b in self.bindings for t in b.targets.values()}
         where = ("bindingFilters", self.name, "config")
         document = self.document
-        if not any(one.predicts for one in step_rules):
+        if not any(step_rule.predicts for step_rule in step_rules):
             what = "forecast: plan has no effect without prefer: earliest"
             yield document.remark(where, what, "add it, or omit forecast")
         elif SLURM not in kinds:
             what = f"forecast: plan has no effect, as no target is on {SLURM}"
             yield document.remark(where, what, "omit it")
 
-    def _steps(self) -> Iterator[FileProblem]:
+    def _check_steps(self) -> Iterator[FileProblem]:
         bound = {binding.path for binding in self.bindings}
         for step in mapping(self.config.get("steps")):
             # an entry may apply to all steps below it, or to a step below a bound step
@@ -196,8 +197,8 @@ class _FilterCheck:
                 right = suggestion(step, bound, cutoff=0.4)
                 yield self._problem(("steps", step), what, right)
 
-    def _inputs(self) -> Iterator[FileProblem]:
-        """Check that ``variables`` and ``reads`` name int inputs of each tool that is bound.
+    def _check_inputs(self) -> Iterator[FileProblem]:
+        """Check that ``variables`` and ``reads`` name int inputs of each bound step's tool.
 
         A job has only the inputs of its tool, without further inputs of the workflow's step.
         """
@@ -230,10 +231,10 @@ class _FilterCheck:
                 right = f"{key} must name an int input of the tool"
                 if ints:
                     right = f"{right}, one of: {', '.join(sorted(ints))}"
-                yield document.problem(self._level(step, key), what, right)
+                yield document.problem(self._key_path(step, key), what, right)
 
-    def _sizes(self) -> Iterator[FileProblem]:
-        """Check that ``variables`` is set for each step with a limit on its problem's size."""
+    def _check_sizes(self) -> Iterator[FileProblem]:
+        """Check that ``variables`` is set for each step whose problem's size is limited."""
         rules, entries = self._rules, mapping(self.config.get("steps"))
         bound = {binding.path for binding in self.bindings}
         steps = bound | {s for s in entries if any(is_within(s, b) for b in bound)}
@@ -241,7 +242,7 @@ class _FilterCheck:
         for step in steps:
             below = any(step != other and is_within(other, step) for other in steps)
             if below or rules.of(step).variables is not None:
-                continue  # steps below it are checked instead, or its size is known
+                continue  # steps inside this step are checked instead, or the size is known
             levels: list[tuple[KeyPath, dict[str, JSON]]] = [((), self.config)]
             for name in sorted(name for name in entries if is_within(step, name)):
                 levels.append((("steps", name), mapping(entries[name])))
@@ -260,7 +261,8 @@ class _FilterCheck:
             right = "name the int input that holds it: variables: INPUT"
             yield self._problem(where, what, right)
 
-    def _binding(self, binding: Binding) -> Iterator[FileProblem]:
+    def _check_binding(self, binding: Binding) -> Iterator[FileProblem]:
+        """Check a binding's targets, and whether retries, hints, limits and costs fit."""
         document, path = self.document, binding.path
         rules = self._rules.of(path)
         targets, quantum = binding.targets, binding.quantum_targets
@@ -273,27 +275,27 @@ class _FilterCheck:
             yield document.problem(where, what, "add a classical target")
         manager = mapping(mapping(document.content.get("failureManager")).get("config"))
         allowed = manager.get("max_retries")
-        # an attempt gets one quantum target, or all classical targets
+        # An attempt tries one quantum target, or all classical targets.
         needed = len(quantum) + (len(quantum) < len(targets))
         if rules.fallback and isinstance(allowed, int) and allowed < needed:
             where = ("failureManager", "config", "max_retries")
             what = f"{path} needs {needed} attempts to try all its targets"
             yield document.problem(where, what, f"write {needed} or more")
-        yield from self._hints(binding, rules)
+        yield from self._check_hints(binding, rules)
         if quantum and len(quantum) < len(targets):
-            yield from self._nothing(binding, rules, quantum)
-        # A wrong name in costs may be meant for the target.
-        priced = rules.limits_cost and not self._strangers()
+            yield from self._check_unreachable_qpus(binding, rules, quantum)
+        # If costs has a wrong name, it may be meant for the target, and is already reported.
+        priced = rules.limits_cost and not self._unknown_cost_names()
         for where, target in targets.items() if priced else ():
             name, emulated = target_name(target), target.deployment.type == EMULATOR
-            # real QPUs may report their cost
+            # Real QPUs may report their cost, so only emulated QPUs need a configured cost.
             if emulated and name not in mapping(self.config.get("costs")):
                 what = f"{name} is emulated and free, so budget.cost does not limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield document.problem(where, what, right)
 
-    def _hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
-        """Find a priority or a reservation that a QPU would reject."""
+    def _check_hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
+        """Find hints, such as a priority or a reservation, that a QPU would reject."""
         document, path = self.document, binding.path
         for key, hint in rules.hints.singly():
             refused = {}
@@ -303,7 +305,7 @@ class _FilterCheck:
                         refused[target_name(target)] = problem
             for name, problem in refused.items():
                 why, _, right = problem.rpartition(": ")
-                where, what = self._level(path, key), f"{name} can never run {path}"
+                where, what = self._key_path(path, key), f"{name} can never run {path}"
                 if refused.keys() >= {*binding.quantum_targets}:
                     yield document.problem(where, f"{what}: {why}", right)
                 else:
@@ -311,14 +313,14 @@ class _FilterCheck:
                     yield document.remark(where, f"{what}: {why}", right)
 
     def _kinds(self, target: Target) -> Iterator[type[qpu.Qpu]]:
-        """Yield the types of a target's QPUs, except those that cannot be determined."""
+        """Yield the classes of a target's QPUs; leave out QPUs whose class is unknown."""
         deployment = target.deployment
         config = {**deployment.config}
         types: list[JSON] = []
         if deployment.type == REST:
             types = [config.get("type", "sfq")]
         service = mapping(mapping(config.get("services")).get(target.service or ""))
-        with suppress(InputError):  # other checks report it
+        with suppress(InputError):  # other checks report the error
             if isinstance(file := config.get("qrmiConfig"), str):
                 path = str(self.document.folder / Path(file).expanduser())
                 names = map(str, listing(service.get("qpu")))
@@ -326,7 +328,7 @@ class _FilterCheck:
             for type_ in types:
                 yield qpu.load(str(type_))
 
-    def _nothing(
+    def _check_unreachable_qpus(
         self, binding: Binding, rules: StepRules, quantum: list[str]
     ) -> Iterator[FileProblem]:
         """Remark on limits that keep every job of a step from its QPUs."""
@@ -342,10 +344,10 @@ class _FilterCheck:
                 ("cost", budget.cost, seconds * price),
             ):
                 if limit is None or math.isnan(limit) or math.isnan(job):
-                    continue  # another check reports a NaN
+                    continue  # another check reports NaN
                 if limit >= job and (limit > 0 or key == "cost"):
                     continue
-                where = (*self._level(path, "budget", of_steps=scope == "step"), key)
+                where = (*self._key_path(path, "budget", of_steps=scope == "step"), key)
                 what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
                 right = "write a larger budget, or bind the step to classical targets"
                 if limit > 0:
@@ -359,7 +361,7 @@ class _FilterCheck:
         if rules.latest_start is not None and rules.latest_start < time.time():
             what = f"no job of {path} goes to a QPU: latestStart has passed"
             right = "write a later time, or bind the step to classical targets"
-            yield document.remark(self._level(path, "latestStart"), what, right)
+            yield document.remark(self._key_path(path, "latestStart"), what, right)
         size = self.sizes.named(binding)
         for key, limit, is_excluded in (
             ("maxVariables", rules.max_variables, size > (rules.max_variables or size)),
@@ -369,10 +371,12 @@ class _FilterCheck:
                 what = f"no job of {path} goes to a QPU: {key} is {limit}, and its problem "
                 what += f"has {size} variables"
                 right = f"write another {key}, or bind the step to classical targets"
-                yield document.remark(self._level(path, key), what, right)
+                yield document.remark(self._key_path(path, key), what, right)
 
-    def _level(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:
-        """The path of a key that applies to a step: in the nearest entry, or at the top.
+    def _key_path(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:
+        """Return the path of a key that applies to a step.
+
+        The key is in the nearest entry of ``steps``, or at the top of the configuration.
 
         :param of_steps: whether the entries of ``steps`` are searched
         """

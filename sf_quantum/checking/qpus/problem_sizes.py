@@ -1,4 +1,4 @@
-"""The sizes of the problems that steps solve, as far as they are known before a run."""
+"""The sizes of the problems that steps solve, if they are known before a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sf_quantum.checking.cwl.processes import Process
 from sf_quantum.checking.document import Document
 from sf_quantum.files import JSON, mapping, parse_json
 
-# a larger file is not read for its size
+# largest problem file in bytes that is read for the size of its problem
 LARGEST_BYTES = 64 * 1024 * 1024
 
 
@@ -28,7 +28,7 @@ class ProblemSizes:
     settings: Document | None
 
     def named(self, binding: Binding) -> int:
-        """The size from the input that ``variables`` of a candidate's rules names."""
+        """Return the size from the input that a candidate's ``variables`` names."""
         given = self.settings.content if self.settings is not None else {}
         for config in binding.candidates:
             rules = FilterRules(config).of(binding.path)
@@ -39,10 +39,11 @@ class ProblemSizes:
         return 0
 
     def smallest(self, binding: Binding) -> int:
-        """A lower bound of the size.
+        """Return a lower bound of the size of a step's problem.
 
-        The rules of a candidate may name the input with the size. Otherwise it is the size of
-        the smallest problem file among the workflow's inputs: any of them may be the step's.
+        A candidate's configuration may name the input with the size. Otherwise the bound is
+        the size of the smallest problem file among the workflow's inputs, since the step may
+        get any of these files.
         """
         if (size := self.named(binding)) or self.settings is None:
             return size
@@ -52,7 +53,7 @@ class ProblemSizes:
 
 
 def _variables(value: JSON, folder: Path) -> int:
-    """The number of variables of a problem file; 0 for everything else."""
+    """Return the number of variables in a problem file; 0 for any other value."""
     file = types.file_name(value)
     if not isinstance(file, str) or not file.endswith(".json"):
         return 0
@@ -61,7 +62,7 @@ def _variables(value: JSON, folder: Path) -> int:
         if path.stat().st_size > LARGEST_BYTES:
             return 0
         content: JSON = parse_json(path.read_bytes())
-    except (OSError, ValueError):  # another check reports it
+    except (OSError, ValueError):  # another check reports the error
         return 0
     size = mapping(mapping(content).get("bqm")).get("num_variables")
     return size if isinstance(size, int) else 0

@@ -1,6 +1,6 @@
 """Command lines of tools that call ``sfq``, checked with the parsers of its commands.
 
-Nothing is run. A word that comes from an input or an expression may be any text.
+Nothing is run. A word from an input or an expression is unknown: it may be any text.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from sf_quantum.checking.document import suggestion
 from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 OURS = "sfq"
-#: returns the parser of ``sfq`` for a command line, with its command configured
+#: function that returns the parser of ``sfq`` for a command line, with its command configured
 Commands: TypeAlias = Callable[[Sequence[str]], argparse.ArgumentParser]
-# types whose values cannot be taken for options
-_VALUES = (*types.FILES, "int", "long", "float", "double")
+# types whose values never look like options
+_PLAIN_TYPES = (*types.FILES, "int", "long", "float", "double")
+# the word after which no word is an option
 _END = "--"
 
 
@@ -32,12 +33,12 @@ _END = "--"
 class Word:
     """A word of a command line, or several unknown words.
 
-    :param text: text up to the first expression
+    :param text: text of the word up to the first expression
     :param whole: whether ``text`` is the whole word
-    :param least: minimum number of words for which it stands
-    :param most: maximum number of words for which it stands
-    :param free: whether it may be an option
-    :param sure: whether every job has it
+    :param least: minimum number of words that this object represents
+    :param most: maximum number of words that this object represents
+    :param free: whether the word may be an option
+    :param sure: whether the command line of every job has the word
     """
 
     text: str
@@ -50,7 +51,7 @@ class Word:
 
     @property
     def literal(self) -> str | None:
-        """The text, if it is known."""
+        """The text of the word; ``None`` if a part of it is unknown."""
         return self.text if self.whole else None
 
 
@@ -68,7 +69,7 @@ class Line:
     """A command line as its parser understands it.
 
     :param parser: the command's parser; ``None`` if there is no such command
-    :param values: the values of options that are written in the file, by flag
+    :param values: values of options that the file states literally, by flag
     """
 
     parser: argparse.ArgumentParser | None = None
@@ -77,18 +78,18 @@ class Line:
 
     @property
     def command(self) -> str | None:
-        """The command's name: ``solve`` of ``sfq solve``."""
+        """The name of the command, such as ``solve`` for ``sfq solve``."""
         return self.parser.prog.partition(" ")[2] if self.parser else None
 
     @property
     def options(self) -> dict[str, argparse.Action]:
-        """The options of the command, by their flags."""
+        """The options of the command, by flag."""
         return self.parser._option_string_actions if self.parser else {}
 
 
 def read(tool: Position, commands: Commands) -> Line | None:
-    """Check the command line of a tool; ``None`` if it does not call ``sfq``."""
-    return _call(_words(tool), commands)
+    """Read and check the command line of a tool; ``None`` if it does not call ``sfq``."""
+    return _read_call(_words(tool), commands)
 
 
 def rejection(option: argparse.Action, text: str) -> str | None:
@@ -106,18 +107,19 @@ def rejection(option: argparse.Action, text: str) -> str | None:
     return None
 
 
-def _call(words: Sequence[Word], commands: Commands) -> Line | None:
+def _read_call(words: Sequence[Word], commands: Commands) -> Line | None:
+    """Read the words of a command line; ``None`` if they do not call ``sfq``."""
     if not words or PurePosixPath(words[0].literal or "").name != OURS:
         return None
     line = Line()
     parser = commands([word.text for word in words[1:]])
-    walk = _Walk(line, parser, words[0].where, commands)
+    walk = _WordReader(line, parser, words[0].where, commands)
     walk.go(list(words[1:]))
     return line
 
 
-class _Walk:
-    """Reads words as argparse does, up to a subcommand, whose parser reads the rest."""
+class _WordReader:
+    """Reads words as argparse does; the parser of a subcommand reads the words after it."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class _Walk:
         self.line, self.parser, self.where = line, parser, where
         self.commands = commands
         self.given: dict[argparse.Action, Word] = {}
-        # words that are neither options nor their values, grouped by the options between them
+        # words that are neither options nor their values; each option ends a group of words
         self.groups: list[list[Word]] = [[]]
         self.positional = [a for a in parser._actions if not a.option_strings]
 
@@ -140,7 +142,7 @@ class _Walk:
 
     def go(self, words: list[Word]) -> None:
         """Read all words."""
-        # an unknown word may be an option, whose values follow
+        # True after an unknown word, which may be an option that takes the following words.
         loose = False
         while words:
             word = words.pop(0)
@@ -151,16 +153,16 @@ class _Walk:
                 loose = True
                 self.groups[-1].append(word)
             elif self._is_option(word):
-                loose = self._option(word, words)
+                loose = self._read_option(word, words)
                 self.groups.append([])
-            elif self._subcommand(word, words):
+            elif self._read_subcommand(word, words):
                 return
             elif not loose:
                 self.groups[-1].append(word)
-        self._finish()
+        self._check_complete()
 
     def _is_option(self, word: Word) -> bool:
-        """Whether argparse reads a word as an option."""
+        """Return whether argparse reads a word as an option."""
         text, parser = word.text, self.parser
         if not text.startswith("-") or len(text) == 1:
             return False
@@ -173,7 +175,7 @@ class _Walk:
             return False
         return " " not in text
 
-    def _option(self, word: Word, words: list[Word]) -> bool:
+    def _read_option(self, word: Word, words: list[Word]) -> bool:
         """Read an option with its values; return whether further words may be its values."""
         actions = self.parser._option_string_actions
         flag, equals, text = word.text.partition("=")
@@ -186,10 +188,10 @@ class _Walk:
             what = f"{self.parser.prog} has no option {flag}"
             self._fault(word, what, suggestion(flag, actions))
             return True
-        self._given(action, word)
+        self._record_option(action, word)
         least, most = _counts(action)
         if not equals:
-            return self._values(action, flag, word, words)
+            return self._read_values(action, flag, word, words)
         if most == 0:
             what = f"{self.parser.prog} {flag} takes no value"
             self._fault(word, what, f"write {flag}")
@@ -200,10 +202,10 @@ class _Walk:
             self._value(action, flag, replace(word, text=text))
         return False
 
-    def _values(
+    def _read_values(
         self, action: argparse.Action, flag: str, word: Word, words: list[Word]
     ) -> bool:
-        """Read the values behind an option."""
+        """Read the values after an option; return whether further words may be its values."""
         least, most = _counts(action)
         count = 0
         while words and count < most and words[0].literal != _END:
@@ -218,12 +220,12 @@ class _Walk:
             self._fault(word, what, "write one behind it")
         return False
 
-    def _given(self, action: argparse.Action, word: Word) -> None:
-        """Record an option, and report whether another option excludes it."""
+    def _record_option(self, action: argparse.Action, word: Word) -> None:
+        """Record an option, and report a fault if an earlier option excludes it."""
         for group in self.parser._mutually_exclusive_groups:
             others = {*group._group_actions} & {*self.given} - {action}
             if action in group._group_actions and word.sure and others:
-                other = min(others, key=lambda one: one.dest)
+                other = min(others, key=lambda action: action.dest)
                 if self.given[other].sure:
                     names = " and ".join(sorted(map(_name, (other, action))))
                     what = f"{self.parser.prog} has {names}"
@@ -231,6 +233,7 @@ class _Walk:
         self.given[action] = word
 
     def _value(self, action: argparse.Action, flag: str, word: Word) -> None:
+        """Record an option's value, and report a value that the option rejects."""
         if word.literal is None:
             return
         self.line.values[flag] = word
@@ -241,8 +244,8 @@ class _Walk:
                 right = suggestion(word.literal, map(str, action.choices))
             self._fault(word, what, right)
 
-    def _subcommand(self, word: Word, words: list[Word]) -> bool:
-        """Let a subcommand read the rest, if the parser has any."""
+    def _read_subcommand(self, word: Word, words: list[Word]) -> bool:
+        """Let a subcommand read the remaining words; return whether there are subcommands."""
         action = next(iter(self.positional), None)
         if not isinstance(action, argparse._SubParsersAction):
             return False
@@ -255,13 +258,13 @@ class _Walk:
             return True
         inner = action.choices[word.literal]
         self.line.parser = inner
-        _Walk(self.line, inner, word.where, self.commands).go(words)
+        _WordReader(self.line, inner, word.where, self.commands).go(words)
         return True
 
-    def _finish(self) -> None:
+    def _check_complete(self) -> None:
         """Check the required options and the positional arguments."""
         runs_another = self.parser.prog == f"{OURS} lease"
-        if runs_another and (inner := _call(self.others, self.commands)):
+        if runs_another and (inner := _read_call(self.others, self.commands)):
             self.line.faults += inner.faults
         if self.line.faults or any(
             isinstance(a, argparse._HelpAction | argparse._VersionAction)
@@ -269,10 +272,11 @@ class _Walk:
         ):
             return
         if not any(word.free for word in self.others):
-            self._required()
-        self._positional()
+            self._check_required()
+        self._check_positional()
 
-    def _required(self) -> None:
+    def _check_required(self) -> None:
+        """Report required options and arguments that are missing."""
         names = [
             _name(action)
             for action in self.parser._actions
@@ -290,8 +294,8 @@ class _Walk:
             what = f"{self.parser.prog} needs {', '.join([*names, *groups])}"
             self.line.faults.append(Fault(self.where, what, "add it"))
 
-    def _positional(self) -> None:
-        """Check positional arguments: each takes its words from one group."""
+    def _check_positional(self) -> None:
+        """Check positional arguments; the words of each are in one group."""
         actions = [*self.positional]
         for group in self.groups:
             if any(word.free or not word.least for word in group):
@@ -337,55 +341,55 @@ def _name(action: argparse.Action) -> str:
 
 
 def _words(tool: Position) -> list[Word]:
-    """The words of a tool's command line, in StreamFlow's order.
+    """Return the words of a tool's command line, in StreamFlow's order.
 
-    They end before a word that only a shell interprets, such as ``|``.
+    The words end before a word that a shell may interpret, such as ``|``.
     """
     body, where = tool.body, tool.where
     base = body.get("baseCommand")
     words = [
-        Word(str(text), (*where, "baseCommand", *_index(base, number)))
+        Word(str(text), (*where, "baseCommand", *_index_path(base, number)))
         for number, text in enumerate(listing(base))
     ]
     parts: list[tuple[tuple[int, str], list[Word]]] = []
     arguments = body.get("arguments")
     for number, item in enumerate(listing(arguments)):
-        below: KeyPath = (*where, "arguments", *_index(arguments, number))
-        parts.append((_order(item, ""), _argument(item, below)))
+        below: KeyPath = (*where, "arguments", *_index_path(arguments, number))
+        parts.append((_sort_key(item, ""), _argument(item, below)))
     for entry in tool.entries("inputs"):
         binding = mapping(entry.body).get("inputBinding")
-        parts.append((_order(binding, entry.name), [*_input(entry)]))
-    # sorted() is stable: arguments stay in their order, before the inputs
-    for _, part in sorted(parts, key=lambda one: one[0]):
+        parts.append((_sort_key(binding, entry.name), [*_input(entry)]))
+    # sorted() is stable, so arguments of equal position keep their order, before the inputs.
+    for _, part in sorted(parts, key=lambda pair: pair[0]):
         words += part
     if "ShellCommandRequirement" not in tool.features:
         return words
     shell = [n for n, word in enumerate(words) if word.where == ()]
-    return [*words[: shell[0]], _anything(())] if shell else words
+    return [*words[: shell[0]], _unknown_words(())] if shell else words
 
 
-def _index(value: JSON, number: int) -> tuple[int, ...]:
+def _index_path(value: JSON, number: int) -> tuple[int, ...]:
     return (number,) if isinstance(value, list) else ()
 
 
-def _order(binding: JSON, name: str) -> tuple[int, str]:
+def _sort_key(binding: JSON, name: str) -> tuple[int, str]:
     position = mapping(binding).get("position")
     return (position if isinstance(position, int) else 0, name)
 
 
-def _anything(where: KeyPath) -> Word:
+def _unknown_words(where: KeyPath) -> Word:
     return Word("", where, whole=False, least=0, most=math.inf, free=True)
 
 
 def _argument(item: JSON, where: KeyPath) -> list[Word]:
-    """The words of an entry of ``arguments``."""
+    """Return the words of an entry of ``arguments``."""
     content = mapping(item)
     if content.get("shellQuote") is False or isinstance(content.get("position"), str):
-        return [_anything(())]
+        return [_unknown_words(())]
     value = content.get("valueFrom") if content else item
     below = (*where, "valueFrom") if content else where
     if not isinstance(value, str):
-        return [_anything(where)]
+        return [_unknown_words(where)]
     word = _text(value, below)
     prefix = content.get("prefix")
     if not isinstance(prefix, str):
@@ -400,24 +404,24 @@ def _text(text: str, where: KeyPath) -> Word:
     try:
         in_text = [*expressions(text)]
     except SubstitutionError:
-        return _anything(where)
+        return _unknown_words(where)
     if not in_text:
         return Word(text, where)
     if text.strip() == in_text[0]:  # the value may be a list, or null
-        return _anything(where)
+        return _unknown_words(where)
     before = text.partition(in_text[0])[0]
     return Word(before, where, whole=False, free=not before)
 
 
 def _input(entry: Entry) -> Iterator[Word]:
-    """The words of an input, if it is on the command line."""
+    """Yield the words of an input, if it is on the command line."""
     body, where = mapping(entry.body), entry.where
     if _may_be_record(types.read(body.get("type"))):
-        yield _anything(where)  # the fields have their own bindings
+        yield _unknown_words(where)  # the fields have their own bindings
         return
     is_optional = types.is_optional(body) and "default" not in body
     for binding, below, kind in _bindings(body, where):
-        word = _bound(binding, kind, below)
+        word = _value_words(binding, kind, below)
         prefix, place = binding.get("prefix"), (*below, "prefix")
         sure = not is_optional and kind != "boolean" and "[" not in kind
         if not isinstance(prefix, str):
@@ -428,7 +432,7 @@ def _input(entry: Entry) -> Iterator[Word]:
             yield Word(prefix, place, whole=False, sure=sure)
         else:
             yield Word(prefix, place, sure=sure)
-            # a prefix is followed by at least one item of a list
+            # After the prefix of a list, there is at least one item.
             if kind:
                 yield Word("", below, whole=False)
             if not kind or ("[" in kind and "itemSeparator" not in binding):
@@ -437,15 +441,16 @@ def _input(entry: Entry) -> Iterator[Word]:
 
 def _may_be_record(declared: Iterable[types.Type]) -> bool:
     return any(
-        one.name in ("record", types.UNKNOWN) or _may_be_record(one.items)
-        for one in declared
+        alternative.name in ("record", types.UNKNOWN)
+        or _may_be_record(alternative.items)
+        for alternative in declared
     )
 
 
 def _bindings(
     body: dict[str, JSON], where: KeyPath
 ) -> Iterator[tuple[dict[str, JSON], KeyPath, str]]:
-    """The bindings of an input and of the items of its list, with the type of each."""
+    """Yield the bindings of an input and of its list's items: binding, key path, type."""
     binding = mapping(body.get("inputBinding"))
     for below, item in _schemas(body.get("type"), (*where, "type")):
         inner = mapping(item.get("inputBinding"))
@@ -457,12 +462,15 @@ def _bindings(
 
 
 def _kind(binding: dict[str, JSON], declared: JSON) -> str:
-    """The type of a value that is one or several words; empty if it is uncertain."""
-    kinds = [one for one in types.read(declared) if one.name != types.NULL]
+    """Return the type of a value that a binding passes; empty if the type is uncertain."""
+    kinds = [type_ for type_ in types.read(declared) if type_.name != types.NULL]
     if len(kinds) != 1 or binding.get("valueFrom") is not None:
         return ""
     inner = kinds[0].items if kinds[0].name == "array" else tuple(kinds)
-    if any(one.name not in (*_VALUES, "string", "enum", "boolean") for one in inner):
+    if any(
+        type_.name not in (*_PLAIN_TYPES, "string", "enum", "boolean")
+        for type_ in inner
+    ):
         return ""
     return str(kinds[0])
 
@@ -471,17 +479,17 @@ def _schemas(
     declared: JSON, where: KeyPath
 ) -> Iterator[tuple[KeyPath, dict[str, JSON]]]:
     for number, item in enumerate(listing(declared)):
-        below = (*where, *_index(declared, number))
+        below = (*where, *_index_path(declared, number))
         if isinstance(item, dict):
             yield below, item
 
 
-def _bound(binding: dict[str, JSON], kind: str, where: KeyPath) -> Word:
-    """The words of a value, without its prefix."""
+def _value_words(binding: dict[str, JSON], kind: str, where: KeyPath) -> Word:
+    """Return the words of a value, without its prefix."""
     if binding.get("shellQuote") is False or isinstance(binding.get("position"), str):
-        return _anything(())
-    if kind in _VALUES:
+        return _unknown_words(())
+    if kind in _PLAIN_TYPES:
         return Word("", where, whole=False)
-    if kind.removesuffix("[]") in _VALUES:
+    if kind.removesuffix("[]") in _PLAIN_TYPES:
         return Word("", where, whole=False, least=0, most=math.inf)
-    return _anything(where)
+    return _unknown_words(where)

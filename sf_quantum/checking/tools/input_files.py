@@ -1,4 +1,4 @@
-"""Checks of files among a workflow's inputs with the readers of the ``sfq`` tools."""
+"""Checks of input files of a workflow with the functions with which ``sfq`` reads them."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sf_quantum.samplers import problem
 if TYPE_CHECKING:
     from sf_quantum.clustering.points import Points
 
-#: size in bytes of the largest file that is read; a check takes seconds at most
+#: size in bytes of the largest file that is read, so that a check takes seconds at most
 MAX_BYTES = 8 * 1024 * 1024
 
-#: reads a path, with the column of the labels; raises InputError as the tool does
+#: function that reads a file, given the column of labels; raises InputError as the tool would
 Reader: TypeAlias = "Callable[[Path, str | None], Points | dict[str, JSON]]"
 
 
 def _points(path: Path, label: str | None) -> Points:
-    # imports numpy, which most checks do not need
+    # Imported here, since this module imports numpy, which most checks do not need.
     from sf_quantum.clustering.points import read_points
 
     return read_points(path, label)
 
 
-#: Readers by command and option, for files that can be checked alone; the other files
-#: of the tools depend on several inputs.
+#: Readers by command and option, for files that can be checked on their own. The tools' other
+#: files must match other inputs.
 READERS: dict[tuple[str | None, str], Reader] = {
     ("cluster", "--points"): _points,
     ("score", "--points"): _points,
@@ -43,10 +43,10 @@ READERS: dict[tuple[str | None, str], Reader] = {
 
 @dataclass(frozen=True)
 class Use:
-    """An input that is a file, and the tool that gets it.
+    """An input that is a file, and the tool that gets the file.
 
-    :param where: path of the input in the document
-    :param how: text that names the tool and the option that get it
+    :param where: key path of the input in the document
+    :param how: text that names the tool and the option to which the file is passed
     """
 
     document: Document
@@ -62,11 +62,12 @@ def check(
     :param value: value of the input
     """
     name = types.file_name(value)
-    # A tool sees the basename instead, and may choose how to read the file by its suffix.
+    # With a basename, the tool gets the file under another name, whose suffix may determine
+    # how the tool reads the file.
     if not isinstance(name, str) or "basename" in mapping(value):
         return
     path = use.document.folder / name.removeprefix("file://")
-    if not path.is_file():  # another check reports it
+    if not path.is_file():  # another check reports the missing file
         return
     if path.stat().st_size > MAX_BYTES:
         most = MAX_BYTES // 1024**2

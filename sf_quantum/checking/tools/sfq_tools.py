@@ -1,4 +1,4 @@
-"""The tools of a workflow that call ``sfq``: their command lines, and the values in these."""
+"""Checks of tools that call ``sfq``: their command lines, and the values passed to options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sf_quantum.files import KeyPath, mapping
 class SfqTools:
     """The tools of a workflow that call ``sfq``.
 
-    :param commands: see :func:`sf_quantum.checking.check_file`; without it, no tool is read
+    :param commands: see :func:`sf_quantum.checking.check_file`; ``None`` to read no tools
     """
 
     def __init__(self, process: Process, commands: Commands | None) -> None:
@@ -38,9 +38,9 @@ class SfqTools:
     def check_options(
         self, values: Values, wrong: Collection[str]
     ) -> Iterator[FileProblem]:
-        """Check inputs against the options to which they are passed.
+        """Check that options accept the values of the inputs that are passed to them.
 
-        :param wrong: the inputs whose values do not fit the workflow
+        :param wrong: inputs with a wrong value, which is already reported
         """
         for tool, line in self._lines:
             for flag, port in self._options(tool):
@@ -59,7 +59,8 @@ class SfqTools:
     ) -> Iterator[FileProblem]:
         """Check files that are passed to the tools, each once.
 
-        :param unread: inputs whose files are not read, since they are on a target or faulty
+        :param unread: inputs that are not read, since their files are on a target or they are
+            faulty
         """
         seen: set[tuple[input_files.Reader, KeyPath, str]] = set()
         for tool, line in self._lines:
@@ -80,7 +81,7 @@ class SfqTools:
                 yield from input_files.check(file, value, reader, label or None)
 
     def _label(self, values: Values, line: Line, options: dict[str, str]) -> str | None:
-        """The column of ``--label``: empty without the option, ``None`` if unknown."""
+        """Return the column of ``--label``: empty without the option, ``None`` if unknown."""
         if (word := line.values.get("--label")) is not None:
             return word.literal
         if "--label" not in options:
@@ -91,9 +92,9 @@ class SfqTools:
     def check_samplers(
         self, values: Values, bound: Callable[[str], Binding | None]
     ) -> Iterator[FileProblem]:
-        """Find samplers that ignore the QPU of their location.
+        """Find samplers that ignore the QPU of the target on which they run.
 
-        :param bound: returns the binding that applies to a step
+        :param bound: function that returns the binding that applies to a step
         """
         for tool, line in self._lines:
             binding = bound(tool.step)
@@ -106,14 +107,14 @@ class SfqTools:
                 continue
             document, where, name = setting
             for target in binding.quantum_targets:
-                # qaoa uses a QPU that accepts circuits
+                # the circuits of qaoa run on the QPU, if it accepts circuits
                 if name in samplers.names() and name != "qaoa":
                     what = f"{name} never uses the QPU {target}, where {tool.step} runs"
                     right = "write auto, or bind the step to a classical location"
                     yield document.problem(where, what, right)
 
     def _options(self, tool: Tool) -> Iterator[tuple[str, str]]:
-        """The options of a tool that are inputs, each with the port of its value."""
+        """Yield the options that a tool's inputs set, each with the port of its value."""
         position = self._process.commands[tool.step]
         for entry in position.entries("inputs"):
             binding = mapping(mapping(entry.body).get("inputBinding"))

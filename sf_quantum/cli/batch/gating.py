@@ -33,7 +33,7 @@ def add_gate(
     actions: argparse._SubParsersAction[argparse.ArgumentParser],
     make_scheduler: Callable[[], Scheduler],
 ) -> None:
-    """Add the subcommand ``gate`` of a batch system."""
+    """Add a batch system's subcommand ``gate``, which releases held jobs with a lease."""
     help_ = "release held jobs once they have a lease"
     gate = actions.add_parser("gate", help=help_, description=sentence(help_))
     service.add_selection(gate)
@@ -50,7 +50,7 @@ def add_gate(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action of a subcommand, such as the gate of :func:`add_gate`."""
+    """Run the action that the options select, such as the gate of :func:`add_gate`."""
     # Batch systems and service managers end a process with SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     args.action(args)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 def run_gate(
     args: argparse.Namespace, make_scheduler: Callable[[], Scheduler]
 ) -> NoReturn:
-    """Run a gate, after waiting for a batch system that does not reply yet."""
+    """Run a gate; first wait until the batch system replies."""
     with alone(args):
         while True:
             try:
@@ -73,7 +73,7 @@ def run_gate(
 
 
 def add_classes(parser: argparse.ArgumentParser) -> None:
-    """Add the option that gives the leases of jobs their class."""
+    """Add the option with the rules for the class of a job's lease."""
     parser.add_argument(
         "--class-of",
         type=checked(ClassRule.parse, "such as qos:urgent=production"),
@@ -87,7 +87,7 @@ def add_classes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Add the options for jobs without nodes, and for the places of a QPU."""
+    """Add the options that limit how long and how many jobs hold or request a QPU's lease."""
     parser.add_argument(
         "--hold-seconds",
         type=seconds,
@@ -108,9 +108,9 @@ def add_places(parser: argparse.ArgumentParser) -> None:
 
 
 def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
-    """Return clients of the selected QPUs.
+    """Return the clients of the selected QPUs.
 
-    :raises InputError: if a QPU is not behind an ``sfq serve``
+    :raises InputError: if ``sfq serve`` does not serve one of them
     """
     qpus = service.selection(args).qpus({})
     clients = [qpu for qpu in qpus if isinstance(qpu, SfqQpu)]
@@ -120,7 +120,7 @@ def sfq_qpus(args: argparse.Namespace) -> list[SfqQpu]:
 
 
 def client(args: argparse.Namespace, **options: str) -> Qpu:
-    """Make the client of the only selected QPU.
+    """Return the client of the selected QPU.
 
     :raises InputError: if several QPUs are selected
     """
@@ -131,9 +131,9 @@ def client(args: argparse.Namespace, **options: str) -> Qpu:
 
 
 def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
-    """Make the gate that the options describe.
+    """Return the gate that the options describe.
 
-    :raises InputError: if a class depends on the priority
+    :raises InputError: if an option is invalid, or a rule for classes depends on the priority
     """
     if any(rule.what == "priority" for rule in args.class_of):
         raise InputError("--class-of priority: the priority of held jobs is 0")
@@ -169,9 +169,9 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
 
 @contextmanager
 def alone(args: argparse.Namespace) -> Iterator[None]:
-    """Log to standard error, and lock the folder of the state.
+    """Log to standard error, and lock the folder ``--state``.
 
-    :raises InputError: if another process has locked it
+    :raises InputError: if another process has locked the folder
     """
     name = f"sfq {args.command} {args.act}"
     logging.basicConfig(format=f"{name}: %(message)s", level=logging.INFO)

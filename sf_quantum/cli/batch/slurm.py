@@ -126,6 +126,7 @@ def _add(
     *,
     job: bool = True,
 ) -> argparse.ArgumentParser:
+    """Add an action, with the options that all actions have."""
     added = actions.add_parser(name, help=help_, description=sentence(help_))
     service.add_selection(added)
     if job:
@@ -143,14 +144,15 @@ def _add(
 
 
 def _acquire(args: argparse.Namespace) -> None:
+    """Acquire a job's lease, and write the variables with which the job uses the lease."""
     details = controller.details(args.job)
     cluster = controller.cluster()
     job = identity(args.job, cluster, details)
-    # The clients of all types send these variables to the QPU's service.
+    # Clients of every type send these variables to the QPU's service.
     os.environ |= job
     client, folder = gating.client(args, user=details.user), Folder(args.state)
     folder.make()
-    # An earlier controller may have left a process that requests the job's lease.
+    # A process that an earlier slurmctld started may still request the job's lease.
     folder.end_asking(args.job)
     named = BatchJob("Slurm", cluster, str(args.job), details.submitted)
     asking = Asking(
@@ -161,14 +163,14 @@ def _acquire(args: argparse.Namespace) -> None:
         again=args.again,
         can_start=args.can_start,
     )
-    # This signal means that the user's share is used up.
+    # The signal means that the user has used up the share of the QPU.
     signal.signal(signal.SIGUSR1, lambda *_: asking.recalled.set())
     asking.begin(sys.argv[1:])
     wait_for_tasks(details)
     hints = opening.hints(cast("LeaseOptions", vars(args)))
     request = slurm_request(named, details, args.class_of, hints)
     token = asking.ask(request)
-    # The job's environment does not get the credentials of the site.
+    # The job's environment must not contain the site's credentials, so settings is None.
     (sfq_qpu,) = replace(service.selection(args), settings=None).qpus({})
     asking.end({**job_environment([(sfq_qpu, token)]), **job_ids("", job)})
 
@@ -183,21 +185,23 @@ def _confirm(args: argparse.Namespace) -> None:
 
 
 def _release(args: argparse.Namespace) -> None:
+    """Release a job's lease, and write the lease's usage into Slurm's accounting."""
     client, folder = gating.client(args), Folder(args.state)
     entry = folder.entry(args.job)
     if entry is not None and differ(args.submitted, entry.submitted):
-        return  # Another job with the id has begun to ask.
+        return  # Another job with the same id requests a lease.
     if folder.path.is_dir():
         folder.end_asking(args.job)
     entry = folder.entry(args.job)
     if entry is not None and entry.token is not None:
         client.release(entry.token)
-        # Slurm's accounting has the job even if this fails.
+        # Even if this fails, Slurm's accounting has a record of the job.
         with suppress(QuantumError):
             if not _is_another(args.job, entry.submitted):
                 account(args.job, client, entry.token, f"{entry.waited:.3f}")
     elif isinstance(client, SfqQpu):
-        # Slurm has ended the job's request, but the lease may have been granted meanwhile.
+        # Slurm has ended the process that requested the lease, but the service may have
+        # granted the lease in the meantime.
         cluster = controller.cluster()
         named = BatchJob("Slurm", cluster, str(args.job), args.submitted)
         release_leases(client, named)
@@ -205,10 +209,10 @@ def _release(args: argparse.Namespace) -> None:
 
 
 def _is_another(job: int, submitted: str) -> bool:
-    """Whether a job has the id of a job that a killed controller forgot."""
+    """Return whether a job reuses the id of a job that a killed slurmctld has forgotten."""
     try:
         listed = controller.details(job, "--states=all")
-    except QpuError:  # The job ended some time ago, or the controller is away.
+    except QpuError:  # The job ended some time ago, or slurmctld is not running.
         return False
     return differ(submitted, listed.submitted)
 
@@ -234,9 +238,10 @@ def _license(text: str) -> tuple[str, str]:
 
 
 def make_licenses(args: argparse.Namespace) -> Licenses:
-    """Make the updater of the licences that the options describe.
+    """Return the updater for the licences that the options describe.
 
-    :raises InputError: if Slurm lacks a licence, or the user is not an admin of a service
+    :raises InputError: if a licence is unknown to Slurm, or the user is not an admin of a
+        QPU service
     """
     qpus = {qpu.name: qpu for qpu in gating.sfq_qpus(args)}
     names = {**{name: name for name in qpus}, **dict(args.license)}
@@ -262,7 +267,7 @@ def _environment(args: argparse.Namespace) -> None:
 
 
 def _release_words(args: argparse.Namespace, job: int, entry: Entry) -> list[str]:
-    """Return the arguments that release a job's lease, for another process."""
+    """Return the arguments for another ``sfq`` process that releases a job's lease."""
     words = ["slurm", "release", str(job), "--state", str(args.state)]
     words += ["--qpu", entry.qpu] if entry.qpu not in ("", "-") else []
     words += ["--submitted", entry.submitted] if entry.submitted else []

@@ -1,7 +1,7 @@
-"""Commands around a QPU and its service, for its users and operators.
+"""Commands for users and operators of a QPU and its service.
 
-For users, ``lease`` runs a command under leases, ``qpus`` lists QPUs, ``jobs``, ``leases``
-and ``usage`` show the jobs, leases and usage of a service, and ``qpu_trace`` reads the trace
-of its jobs. For operators, ``serve`` runs the service, ``token`` makes tokens, ``admin``
-opens, closes and changes a QPU. ``service`` has the options with which they select a QPU.
+For users, ``lease`` runs a command under leases, ``qpus`` lists QPUs, and ``jobs``, ``leases``
+and ``usage`` show the jobs, leases and usage of a service; ``qpu_trace`` reads the trace of
+the service's jobs. For operators, ``serve`` runs the service, ``token`` creates tokens, and
+``admin`` opens, closes and changes a QPU. ``service`` has the options that select a QPU.
 """

@@ -188,6 +188,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _back_up(args: argparse.Namespace) -> None:
+    """Write a backup of the service's database."""
     from sf_quantum.service.state import DATABASE
     from sf_quantum.service.store.file.backup import back_up
 
@@ -215,6 +216,7 @@ def _set_status(client: ServiceClient, args: argparse.Namespace) -> JSON:
 
 
 def _maintenance(client: ServiceClient, args: argparse.Namespace) -> JSON:
+    """Announce or cancel a maintenance window, and return all windows."""
     if args.starts is not None:
         message = args.message or ""
         body = {"starts": args.starts, "ends": args.ends, "message": message}
@@ -232,6 +234,7 @@ def _operations(client: ServiceClient, _: argparse.Namespace) -> JSON:
 
 
 def _run(client: ServiceClient, args: argparse.Namespace) -> JSON:
+    """Request an operation of the device."""
     body = {
         "parameters": dict(map(_parameter, args.values)),
         "dry_run": args.dry_run,

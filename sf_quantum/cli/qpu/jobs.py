@@ -18,9 +18,10 @@ from sf_quantum.qpu.sfq.service_job import ServiceJob
 from sf_quantum.text import escaped
 
 _JOBS = "/v1/jobs"
-# Limits of one request to the service.
+# Limits that the service sets for one request: the wait for a change, and the number of jobs.
 LONGEST_WAIT_SECONDS = 10.0
 PAGE = 1000
+# header and key of each column
 _COLUMNS = {
     "job": "id",
     "user": "user",
@@ -65,8 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("follow", "print a job whenever its state or position changes", _follow),
     ):
         added = service.add_action(actions, name, help_, action)
-        many = "+" if name == "cancel" else None
-        added.add_argument("ids", nargs=many, metavar="ID", help=given)
+        nargs_ = "+" if name == "cancel" else None
+        added.add_argument("ids", nargs=nargs_, metavar="ID", help=given)
         if name == "follow":
             added.epilog = "Exit status: 0 if the job completed, else 1."
 
@@ -86,7 +87,7 @@ def _list(client: ServiceClient, args: argparse.Namespace) -> int:
 def pages(
     client: ServiceClient, most: float = math.inf, *, live: bool = False
 ) -> Iterator[list[dict[str, JSON]]]:
-    """Yield the latest jobs page by page, each oldest first."""
+    """Yield pages of jobs, the latest page first; each page begins with its oldest job."""
     query: dict[str, JSON] = {"live": "true"} if live else {}
     last = set[str]()
     while most > 0:
@@ -114,7 +115,7 @@ def _show(client: ServiceClient, args: argparse.Namespace) -> int:
 def _cancel(client: ServiceClient, args: argparse.Namespace) -> int:
     found = [_job(client, "DELETE", id_) for id_ in args.ids]
     service.print_table(_COLUMNS, [answer for answer, _ in found], "no jobs", args)
-    # A job may have ended before it could be cancelled.
+    # A job that ended before the request is not cancelled.
     return 0 if all(job.state == "Cancelled" for _, job in found) else 1
 
 
@@ -127,7 +128,7 @@ def _follow(client: ServiceClient, args: argparse.Namespace) -> int:
 def _changes(
     client: ServiceClient, id_: str
 ) -> Iterator[tuple[dict[str, JSON], ServiceJob]]:
-    """Yield a job whenever its state, attempt, position or note changes, until it ends."""
+    """Yield a job whenever its state, attempt, position or note changes; stop at its end."""
     seen, wait = None, 0.0
     while True:
         answer, job = _job(client, "GET", id_, wait)
@@ -136,11 +137,12 @@ def _changes(
             yield answer, job
         if job.ended is not None:
             return
-        # the service replies earlier if the job ends
+        # the service replies before the wait is over if the job ends
         seen, wait = now, LONGEST_WAIT_SECONDS if job.state == "Running" else 1.0
 
 
 def _line(job: ServiceJob) -> str:
+    """Describe a job's state in a line."""
     parts: list[str] = [job.state]
     if job.state == "Queued":
         start = ""
@@ -155,7 +157,7 @@ def _line(job: ServiceJob) -> str:
 def _job(
     client: ServiceClient, method: str, id_: str, wait: float = 0.0
 ) -> tuple[dict[str, JSON], ServiceJob]:
-    """Request a job by its id or first characters; return the reply, and the job in it."""
+    """Send a request for a job, by its id or the id's beginning; return reply and job."""
     query = f"?wait={wait:g}" if method == "GET" else ""
     timeout = REQUEST_SECONDS + wait
 
@@ -163,7 +165,7 @@ def _job(
         path = f"{_JOBS}/{quote(whole, safe='')}{query}"
         return client.send(method, path, timeout_seconds=timeout, expected=(404,))
 
-    if not id_:  # every id begins with "", the value of an unset variable
+    if not id_:  # an unset shell variable gives "", with which every id begins
         raise InputError("ID: is empty (sfq jobs list)")
     response = send(id_)
     if response.status == 404:

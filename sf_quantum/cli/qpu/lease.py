@@ -46,8 +46,9 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import one_line
 from sf_quantum.threads import in_thread
 
+# values of --pattern
 PATTERNS = ("qc-heavy", "cc-heavy", "balanced")
-#: requests the usage of the leases
+#: function that requests the usage of the leases
 Usage: TypeAlias = Callable[[], list[LeaseUsage]]
 
 
@@ -183,7 +184,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_bounds(parser: argparse.ArgumentParser) -> None:
-    """Add the options that bound the jobs of a lease."""
+    """Add the options that limit the jobs of a lease."""
     add = parser.add_argument
     add(
         "--max-qpu-seconds",
@@ -216,7 +217,7 @@ def run(args: argparse.Namespace) -> int:
         if args.shrink_to is None and getattr(args, option) is not None:
             raise InputError(f"--{option.replace('_', '-')}: only with --shrink-to")
     command = Command(args.cmd, args.time_limit, _print)
-    with command.signals(), _shrunk(args, command):
+    with command.signals(), _shrink_job(args, command):
         try:
             usage = (_run_held if args.held else _run_leased)(args, command)
         except AuthenticationError as error:
@@ -235,8 +236,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
-    """Release nodes of the Slurm job during the block, if ``--shrink-to`` is given."""
+def _shrink_job(args: argparse.Namespace, command: Command) -> Iterator[None]:
+    """Give back nodes of the Slurm job during the block, if ``--shrink-to`` is given."""
     keep = args.shrink_to
     job = malleable(os.environ, keep, args.regrow_to, _print) if keep else None
     if job is not None:
@@ -244,8 +245,8 @@ def _shrunk(args: argparse.Namespace, command: Command) -> Iterator[None]:
     try:
         yield
     finally:
-        # The job grows even if there was no lease, since the caller may continue without the
-        # QPU.
+        # The job regains nodes even if no lease was granted, since the caller may continue
+        # without the QPU.
         if job is not None and not command.interrupted.is_set():
             job.grow(args.regrow_wait, command.interrupted)
 
@@ -261,7 +262,7 @@ def _check_held(args: argparse.Namespace) -> None:
 
 
 def _run_held(args: argparse.Namespace, command: Command) -> Usage:
-    """Run the command under the leases of the environment."""
+    """Run the command under the leases in its environment."""
     environment = _held_environment(args)
     names = account.named(selection(args).names, environment)
     leases = account.leases_of(names, environment)
@@ -271,14 +272,17 @@ def _run_held(args: argparse.Namespace, command: Command) -> Usage:
         QpuMonitor(client, partial(_jobs, client, token)).check
         for client, token in watched
     ]
-    with monitoring(checks, command.leave), _clients(args, environment) as variables:
+    with (
+        monitoring(checks, command.leave),
+        _sdk_variables(args, environment) as variables,
+    ):
         command.run({**environment, **variables})
         command.attribute_failure(checks)
     return lambda: account.usage(account.leases_of(names, environment), names)
 
 
 def _held_environment(args: argparse.Namespace) -> dict[str, str]:
-    """Return the environment, with the lease of the batch job if it contains no lease."""
+    """Return the environment; if it has no lease, add the lease that a gate holds."""
     environment = dict(os.environ)
     if listed(environment, RESOURCES) is None and (args.url or args.qrmi_config):
         environment |= held_environment(selection(args).qpus({}), environment)
@@ -286,14 +290,14 @@ def _held_environment(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _check_not_ended(leases: Iterable[tuple[Qpu, str]]) -> None:
-    """Fail before the command starts, not at its first QPU job, if a lease has ended."""
+    """Check that no lease has ended; otherwise the command's first QPU job would fail."""
     for client, token in leases:
         try:
             client.renew(token)
         except LeaseLost:
             raise
         except QpuError:
-            # The clients of the command wait for a QPU that does not answer.
+            # If a QPU does not answer, the command's clients wait for it.
             continue
 
 
@@ -324,17 +328,17 @@ def _run_leased(args: argparse.Namespace, command: Command) -> Usage:
                 **job_environment(leases.tokens()),
                 **job_ids(str(os.getpid())),
             }
-            with _clients(args, environment) as variables:
+            with _sdk_variables(args, environment) as variables:
                 command.run({**environment, **variables})
                 command.attribute_failure(checks)
         return partial(account.usage, leases.tokens())
 
 
 @contextmanager
-def _clients(
+def _sdk_variables(
     args: argparse.Namespace, environment: Mapping[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield the variables of SDKs' own clients, and serve these clients meanwhile."""
+    """Yield variables for the clients of vendors' SDKs; serve the clients during the block."""
     client = from_environment(environment) if args.clients else None
     if client is None:
         _check_addresses(environment)
@@ -350,7 +354,7 @@ def _clients(
 
 
 def _check_addresses(environment: Mapping[str, str]) -> None:
-    """Reject an SDK's address if its client would wait for the command's own lease."""
+    """Reject a variable that would make an SDK's client wait for this command's lease."""
     addresses = {key: environment.get(key, "") for key in stock_clients.ADDRESSES}
     for name in listed(environment, RESOURCES) or []:
         url = environment.get(f"{name}_{service_variables.URL}", "")
@@ -363,15 +367,15 @@ def _check_addresses(environment: Mapping[str, str]) -> None:
 
 
 def _announce_wait(client: Qpu, reason: QpuError, left: float) -> None:
-    way_out = "; no limit, --wait S sets one" if math.isinf(left) else ""
-    _print(f"{opening.waiting(client, reason, left)}{way_out}")
+    advice = "; no limit, --wait S sets one" if math.isinf(left) else ""
+    _print(f"{opening.waiting(client, reason, left)}{advice}")
 
 
 def _write_account(path: str | None, ran: CommandRun) -> None:
     try:
         if path is not None:
             _append(path, f"{account.dumps(ran)}\n")
-    except QuantumError as error:  # the command's exit status matters more
+    except QuantumError as error:  # not raised, to keep the command's exit status
         _print(str(error))
 
 

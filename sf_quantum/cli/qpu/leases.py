@@ -12,8 +12,9 @@ from sf_quantum.files import JSON
 from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 
 _LEASES = "/v1/leases"
-# Letters of a lease's id in a terminal: the whole id is a secret.
+# Number of characters of a lease's id that are shown in a terminal: the whole id is a secret.
 SHOWN = 12
+# header and key of each column
 _COLUMNS = {
     "lease": "id",
     "user": "user",
@@ -92,7 +93,8 @@ def _print(client: ServiceClient, leases: JSON, args: argparse.Namespace) -> Non
 
 
 def _end(client: ServiceClient, args: argparse.Namespace) -> None:
-    if not args.id:  # every id begins with "", the value of an unset variable
+    """End a lease, and print it."""
+    if not args.id:  # an unset shell variable gives "", with which every id begins
         raise InputError("ID: is empty (sfq leases list)")
     held = service.objects(_leases(client, "waiting"))
     ids = [_read(client, lease).id for lease in held]

@@ -1,4 +1,4 @@
-"""The trace of the jobs of a QPU service."""
+"""The trace of a QPU service's jobs, for ``sfq usage --trace``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sf_quantum.service.domain.jobs import UNREADABLE, JobClass
 
 
 class _Job(BaseModel):
-    """The fields that are read of a job in the service's reply, a ``JobAnswer``."""
+    """The fields of a job that are read from the service's reply, a ``JobAnswer``."""
 
     id: str
     user: str
@@ -71,12 +71,12 @@ def collect(
     before: float | None,
     warn: Callable[[str], None],
 ) -> tuple[QpuTrace, int]:
-    """Read the jobs that were submitted in a period: the user's, or for an admin all jobs.
+    """Read the jobs that were submitted in a period: the user's jobs, for an admin all jobs.
 
-    :param since: seconds since the epoch, inclusive; ``None`` sets no bound
-    :param before: seconds since the epoch, exclusive; ``None`` sets no bound
-    :param warn: function that gets a line about a job that cannot be read and is left out
-    :returns: the trace of the jobs that have ended, and the number of the others
+    :param since: start of the period in seconds since the epoch; ``None`` sets no bound
+    :param before: end of the period (exclusive) in seconds since the epoch; ``None`` sets no
+        bound
+    :returns: the trace of the jobs that have ended, and the number of the other jobs
     """
     answer = service.request(client, "GET", "/v1/device")
     device = read_answer(client.name, _Device, answer, "a device")
@@ -97,6 +97,7 @@ def _submitted(
     before: float | None,
     warn: Callable[[str], None],
 ) -> Iterator[_Job]:
+    """Yield the jobs that were submitted in a period."""
     for page in jobs.pages(client):
         listed = [*_readable(page, warn)]
         for job in listed:
@@ -162,7 +163,7 @@ def _row(job: _Job, lease: _LeaseRow) -> QpuJob:
         started=job.started,
         ended=job.ended,
         queued_seconds=job.queued_seconds,
-        # The last attempt of a job that ended while it was pending has not started.
+        # If a job ended while it was pending, its last attempt has not started.
         attempts=job.attempt if job.started is not None else job.attempt - 1,
         qpu_seconds=job.qpu_seconds,
         device_seconds=job.seconds,

@@ -15,6 +15,7 @@ from sf_quantum.qpu import Qpu, QpuStatus
 from sf_quantum.qpu.environment import RESOURCES
 from sf_quantum.reporting.aligned import align
 
+# headers of the table, and keys of the JSON object, of the QPUs
 HEADS = ("qpu", "type", "technology", "state", "leases", "queue", "start in", "note")
 KEYS = (
     "qpu type technology state leases vqpus queue_length eta_seconds note "
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         [_report(client) for client in selected.all(os.environ)] if has_qpus else []
     )
     if selected.url and not selected.names:
-        reports = [replace(one, name=_own_name(one)) for one in reports]
+        reports = [replace(report, name=_own_name(report)) for report in reports]
     if args.json:
         types = {"types": kinds} if kinds else {}
         print(json.dumps({**types, "qpus": list(map(QpuReport.to_json, reports))}))
@@ -66,12 +67,11 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class QpuReport:
-    """The status of a QPU, as far as it is known.
+    """The known part of a QPU's status.
 
-    :param name: name with which it was selected, or its own name if only a URL selected
-        it
+    :param name: name with which the QPU was selected; its own name if only a URL selected it
     :param state: online, offline, no answer, refused or unusable
-    :param note: why the QPU is not online, or when it stops taking jobs
+    :param note: reason why the QPU is not online, or when it will stop accepting jobs
     """
 
     name: str
@@ -105,7 +105,7 @@ def _own_name(report: QpuReport) -> str:
 
 
 def _unusable(type_: str) -> str | None:
-    """Return why a kind of QPU cannot be used here, or not fully."""
+    """Return why a kind of QPU cannot be used on this host, or only to hold leases."""
     try:
         kind = qpu.load(type_)
     except InputError as error:
@@ -117,6 +117,7 @@ def _unusable(type_: str) -> str | None:
 
 
 def _report(client: Qpu) -> QpuReport:
+    """Query a QPU's status."""
     known_as = client.name, client.type
     if (problem := client.problem()) is not None:
         return QpuReport(*known_as, "unusable", problem)
@@ -126,8 +127,8 @@ def _report(client: Qpu) -> QpuReport:
         return QpuReport(*known_as, "refused", str(error))
     except QpuError as error:
         return QpuReport(*known_as, "no answer", str(error))
-    note, stops = status.reason or status.trouble, status.maintenance_seconds
-    if stops is not None and status.online:
-        note = f"stops taking jobs in {stops:.0f} s: maintenance is announced"
+    note, seconds_left = status.reason or status.trouble, status.maintenance_seconds
+    if seconds_left is not None and status.online:
+        note = f"stops taking jobs in {seconds_left:.0f} s: maintenance is announced"
     state = "online" if status.online else "offline"
     return QpuReport(*known_as, state, note, status)

@@ -23,8 +23,8 @@ LOG_LEVELS = ["debug", "info", "warning", "error"]
 class Option(NamedTuple):
     """A command-line option that overrides a key of the configuration file.
 
-    :param key: path of the key, joined by dots
-    :param parse: converts the text of the option to the value of the key
+    :param key: path of the key, with its parts joined by dots
+    :param parse: function that converts the option's text to the key's value
     """
 
     key: str
@@ -176,9 +176,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until stopped, or check the configuration.
 
-    :raises InputError: if the configuration is invalid, with a line for each error
+    :raises InputError: if the configuration is invalid; the error has a line for each fault
     """
-    # Imports of the web framework are deferred: they would slow down every sfq command.
+    # The service is imported here: its web framework would slow down every sfq command.
     if args.check:
         from sf_quantum.service.check import check
 
@@ -215,14 +215,14 @@ def _configuration(args: argparse.Namespace) -> Configuration:
 
 
 def _sources(args: argparse.Namespace) -> tuple[Path | None, Values, Flags]:
-    """Return the configuration file, the values that override it, and the option of each key.
+    """Return the configuration file, the values that override it, and each key's option.
 
-    The file is None without ``--config``.
+    The file is ``None`` without ``--config``.
     """
     flags = {option.key: f"--{name}" for name, option in OPTIONS.items()}
     values = {key: value for key in flags if (value := getattr(args, key)) is not None}
     if "listen.socket" not in values and values.keys() & {"listen.host", "listen.port"}:
-        # The configuration file may name a socket, which excludes a host and a port.
+        # The configuration file may name a socket; host and port replace it.
         values["listen.socket"] = None
     if "device.of" in values:
         values = {"device": {"type": "twin"}, **values}

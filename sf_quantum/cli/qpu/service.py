@@ -1,4 +1,4 @@
-"""Options that select QPUs, and helpers of commands that send requests to a service."""
+"""Options that select QPUs, and functions for commands that send requests to a service."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.reporting.aligned import align
 from sf_quantum.text import rounded, utc
 
+# Headers of columns with numbers, and keys whose values are times.
 _NUMBERS = ("position", "start in s", "QPU s")
 _TIMES = frozenset(
     "submitted started starts ended ends opened expires idle_expires closed".split()
 )
+# seconds of a unit of durations
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -63,9 +65,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def selection(args: argparse.Namespace, **lease_options: str | None) -> QpuSelection:
-    """Read the options that select QPUs.
+    """Return the selection of QPUs that the options describe.
 
-    :param lease_options: configuration keys for the leases to be acquired
+    :param lease_options: configuration keys for leases that will be acquired
     """
     token_file = args.token_file and str(Path(args.token_file).absolute())
     return QpuSelection(
@@ -99,7 +101,7 @@ def add_action(
 
 
 def client(args: argparse.Namespace) -> ServiceClient:
-    """Return the client of the selected service; only one, of type ``sfq``, is allowed."""
+    """Return the client of the selected service: one QPU, which must be of type ``sfq``."""
     qpus = selection(args).qpus(os.environ)
     if len(qpus) > 1:
         raise InputError(f"--qpu: name one of {', '.join(qpu.name for qpu in qpus)}")
@@ -118,9 +120,9 @@ def request(
     *,
     wait_seconds: float = 0.0,
 ) -> JSON:
-    """Send one request and return its answer.
+    """Send one request and return the answer's content.
 
-    :param wait_seconds: seconds added to the usual timeout
+    :param wait_seconds: seconds that are added to the usual timeout
     """
     timeout = REQUEST_SECONDS + wait_seconds
     response = client.send(
@@ -131,7 +133,7 @@ def request(
 
 
 def objects(content: JSON) -> list[dict[str, JSON]]:
-    """Return the objects of a list; none if the content is not a list."""
+    """Return the objects in a list; an empty list if the content is not a list."""
     items = content if isinstance(content, list) else []
     return [item for item in items if isinstance(item, dict)]
 
@@ -144,8 +146,8 @@ def print_table(
 ) -> None:
     """Print objects of the service as a table or, with ``--json``, as a list.
 
-    :param columns: the key that each column shows, by the column's header
-    :param none: text printed instead of an empty table
+    :param columns: key that each column shows, by the column's header
+    :param none: text that is printed instead of an empty table
     """
     if args.json:
         print(json.dumps(rows))
@@ -157,7 +159,7 @@ def print_table(
 
 
 def print_fields(content: dict[str, JSON], args: argparse.Namespace) -> None:
-    """Print an object of the service, a line for each key."""
+    """Print an object of the service, with one line per key, or with ``--json`` as JSON."""
     if args.json:
         print(json.dumps(content))
     else:
@@ -165,7 +167,7 @@ def print_fields(content: dict[str, JSON], args: argparse.Namespace) -> None:
 
 
 def cell(key: str, value: JSON) -> str:
-    """Format the value of a key of the service's answers."""
+    """Format the value of a key in an answer of the service."""
     if value is None:
         return "-"
     if key in _TIMES:
@@ -183,14 +185,18 @@ def format_time(moment: JSON) -> str:
 
 
 def format_seconds(value: JSON) -> str:
-    """Format seconds, or another number, with three digits or, from 100 on, as a whole number."""
+    """Format seconds, or another number, with three digits; from 100 on as a whole number."""
     if not isinstance(value, int | float):
         return "-"
     return rounded(value)
 
 
 def _time(text: str, direction: int) -> float:
-    # a duration, or ISO 8601, in local time if it has no zone
+    """Parse a time; return seconds since the epoch.
+
+    :param direction: 1 if a duration leads into the future, -1 if it leads into the past
+    """
+    # The text is a duration, or a time in ISO 8601, which is local if it has no zone.
     if duration := re.fullmatch(r"(\d{1,9})([smhd])", text):
         number, unit = duration.groups()
         return time.time() + direction * int(number) * _UNITS[unit]
@@ -201,22 +207,22 @@ def _time(text: str, direction: int) -> float:
 
 
 def _check_single(text: str, local: datetime) -> None:
-    """Reject a local time that the clocks show twice, or skip, when they are changed.
+    """Reject a local time that occurs twice or never, because the clocks are changed then.
 
-    :raises ArgumentTypeError: with the times that may be meant
+    :raises ArgumentTypeError: if the time is ambiguous; the text lists the possible times
     """
     times = {local.replace(fold=fold).timestamp() for fold in (0, 1)}
     if len(times) > 1:
         meant = " or ".join(
-            datetime.fromtimestamp(one).astimezone().isoformat()
-            for one in sorted(times)
+            datetime.fromtimestamp(time_).astimezone().isoformat()
+            for time_ in sorted(times)
         )
         why = "the clocks of this machine's zone are changed then"
         raise argparse.ArgumentTypeError(f"{text!r}: {why}; write {meant}")
 
 
 def _is_shown(moment: float) -> bool:
-    # raises for a time that no calendar has
+    # utc() raises an error for a time outside the calendar.
     return bool(utc(moment))
 
 
@@ -224,7 +230,7 @@ _TIME = (
     "a time such as 2026-11-21T16:00 (of this machine's zone) or 2026-11-21T16:00Z, or a "
     "duration such as 30m, 2h or 7d"
 )
-#: how a time may be written, for the help of commands
+#: the accepted formats of a time, for the help of commands
 WHEN = (
     "WHEN: 2026-11-21T16:00 in the time zone of this machine (TZ), 2026-11-21T16:00Z or "
     "2026-11-21T16:00+01:00, or"

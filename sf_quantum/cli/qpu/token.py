@@ -42,10 +42,10 @@ def run(args: argparse.Namespace) -> int:
     if args.tokens is None:
         print(f"add to the tokens file: {line}", end="", file=sys.stderr)
     else:
-        path = Path(os.path.realpath(args.tokens))  # a symbolic link is kept
+        path = Path(os.path.realpath(args.tokens))  # do not replace a symbolic link
         try:
-            with _locked(path):
-                _replace(path, _with_line(path, line))
+            with _lock(path):
+                _replace(path, _add_line(path, line))
         except OSError as error:
             raise cannot_write(path, error) from error
     print(token)
@@ -53,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock the file, created if missing, against concurrent additions."""
+def _lock(path: Path) -> Iterator[None]:
+    """Lock the file against concurrent additions; create it if it is missing."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # the previous holder of the lock may have replaced the file
+            # If the previous holder of the lock has replaced the file, lock the new file.
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 yield
                 return
@@ -67,8 +67,8 @@ def _locked(path: Path) -> Iterator[None]:
             os.close(file)
 
 
-def _with_line(path: Path, line: str) -> str:
-    """Return a tokens file's text with a line added, reformatted only if necessary."""
+def _add_line(path: Path, line: str) -> str:
+    """Return a tokens file's text with a line added; reformat the text only if necessary."""
     from sf_quantum import yaml
     from sf_quantum.service.http.tokens import Tokens
     from sf_quantum.validation import check_private
@@ -78,7 +78,7 @@ def _with_line(path: Path, line: str) -> str:
         check_private(path)
         content = []
     else:
-        Tokens(path)  # raises for a file that the service would refuse
+        Tokens(path)  # raises an error if the service would refuse the file
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list")
     wanted: list[JSON] = [*content, *listing(yaml.parse(line).content)]
@@ -88,22 +88,26 @@ def _with_line(path: Path, line: str) -> str:
     with suppress(yaml.NotYamlError):
         if yaml.parse(text + line).content == wanted:
             return text + line
-    # `[]`, or another style to which no line can be appended
+    # The file is `[]`, or in another style to which no line can be appended.
     return "".join(f"- {json.dumps(entry)}\n" for entry in wanted)
 
 
 def _replace(path: Path, text: str) -> None:
-    # mkstemp creates a file with mode 0600
+    """Replace a file atomically, and keep its owner, its group and, up to 0640, its mode."""
+    # mkstemp creates the file with mode 0600
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             # keep owner, group and mode, so that the service can still read the file
             with suppress(FileNotFoundError):
-                was, now = os.stat(path), os.fstat(descriptor)
-                if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
-                    os.fchown(descriptor, was.st_uid, was.st_gid)
-                os.fchmod(descriptor, was.st_mode & 0o640)
+                old_status, new_status = os.stat(path), os.fstat(descriptor)
+                if (old_status.st_uid, old_status.st_gid) != (
+                    new_status.st_uid,
+                    new_status.st_gid,
+                ):
+                    os.fchown(descriptor, old_status.st_uid, old_status.st_gid)
+                os.fchmod(descriptor, old_status.st_mode & 0o640)
         os.replace(temporary, path)
     finally:
         with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""``sfq usage``: the table of QPU usage, with the columns of the protocol, and traces of jobs."""
+"""``sfq usage``: reports of QPU usage as a table, CSV or JSON, and traces of jobs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from sf_quantum.qpu.sfq.service_client import ServiceClient, read_answer
 from sf_quantum.reporting.aligned import align
 from sf_quantum.text import PERIOD, csv_row, escaped, exact_utc, plural
 
-# sums that the table omits, but CSV and JSON contain
+# sums that CSV and JSON contain, but not the table
 _UNLISTED = ("wait_seconds", "lost_seconds")
+# number of rows in a request
 PAGE = 1000
 
 
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_trace(args: argparse.Namespace) -> int:
+    """Write the trace of the jobs in a period."""
     from sf_quantum.cli.qpu import qpu_trace
     from sf_quantum.planning.traces import qpu
 
@@ -107,7 +109,7 @@ def _write_trace(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Report:
-    """Rows of a report, and their sums; the period in seconds since the epoch."""
+    """Rows of a report, and their sums; the period is in seconds since the epoch."""
 
     from_: float | None
     until: float
@@ -119,7 +121,7 @@ class _Report:
 def _pages(
     client: ServiceClient, args: argparse.Namespace
 ) -> Iterator[tuple[dict[str, JSON], _Report]]:
-    """Yield the pages of a report, each as the service's reply and as read from it."""
+    """Yield the pages of a report, each as the service's reply and as typed rows."""
     count, until = 1, args.until
     offset = 0
     while offset < count:
@@ -131,6 +133,7 @@ def _pages(
 
 
 def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:
+    """Return the path of a request for a page of the report."""
     query = {
         "by": args.by,
         "from": args.from_,
@@ -157,7 +160,7 @@ def _print_csv(by: By, report: _Report) -> None:
 
 def _table(by: By, report: _Report) -> Iterator[str]:
     keys, sums = KEYS[by], report.total
-    # There is a cost only if the device has a price.
+    # The cost is unknown if the device has no price.
     unlisted = _UNLISTED if sums.get("cost") is not None else (*_UNLISTED, "cost")
     numbers = [name for name in SUMS if name not in unlisted]
     rows = [_row(keys, numbers, row) for row in report.rows]

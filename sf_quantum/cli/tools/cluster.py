@@ -1,4 +1,4 @@
-"""``sfq cluster``: points in, one method's clustering out."""
+"""``sfq cluster``: cluster points with one method."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Cluster the points and assess each cluster."""
+    """Cluster the points, and assess each cluster."""
     points = read_points(args.points, args.label).values
     ranges = Ranges(args.clusters, args.radius, args.least)
     given = (

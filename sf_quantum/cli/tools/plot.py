@@ -1,4 +1,4 @@
-"""``sfq plot``: the consensus next to its inputs, and the score by iteration."""
+"""``sfq plot``: draw the consensus next to its input clusterings, and the scores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draw the picture."""
     _share_font_list()
-    # Matplotlib takes half a second to import, too long for --help and sfq check
+    # Imported here: Matplotlib takes half a second, too long for --help and sfq check.
     from sf_quantum.clustering.picture import draw
 
     points = read_points(args.points, args.label)
@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _share_font_list() -> None:
-    """Let Matplotlib read the user's own list of fonts, if there is one.
+    """Let Matplotlib use the list of fonts in the user's home folder, if there is one.
 
-    ``HOME`` of a CWL job is the job's folder, without a list: Matplotlib would search the
-    machine for fonts again.
+    In a CWL job, ``HOME`` is the job's folder, which has no such list, so Matplotlib would
+    search the machine for fonts again.
     """
     try:
         cache = Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache"
-    except KeyError:  # a container may have no such user
+    except KeyError:  # the user may be unknown in a container
         return
     if os.access(cache / "matplotlib", os.W_OK):
         os.environ.setdefault("XDG_CACHE_HOME", str(cache))

@@ -1,4 +1,4 @@
-"""``sfq qubo``: clusterings in, the problem of their consensus out."""
+"""``sfq qubo``: build the problem whose optimum is the consensus of clusterings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build the QUBO and write it with its candidates."""
+    """Build the QUBO, and write it with its candidate clusters."""
     clusterings = [read_clustering(args.clusterings[0])]
     points = clusterings[0].size
     made_of = clusterings[0].points

@@ -33,6 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(name: str) -> tuple[str, ...]:
+    """Return a sampler's row: name, whether it can be used, description."""
     problem = samplers.obstacle(name)
     usable = "yes" if problem is None else f"no: {problem}"
     try:
@@ -53,10 +54,10 @@ def _parameters(name: str) -> list[tuple[str, ...]]:
 
 
 def _descriptions(text: str) -> dict[str, str]:
-    """Extract each parameter's description from a docstring, as one line."""
+    """Return each parameter's description in a docstring as one line, by parameter."""
     fields = re.split(r"^\s*:", text, flags=re.MULTILINE)[1:]
     matches = (re.match(r"param (\w+): (.*)", field, re.DOTALL) for field in fields)
-    # the default has its own column
+    # The default is left out: the table has a column for it.
     return {
         match[1]: re.sub(r" \(default [^)]*\)|``", "", " ".join(match[2].split()))
         for match in matches

@@ -1,4 +1,4 @@
-"""``sfq score``: samples in, the best consensus so far out, and whether to continue."""
+"""``sfq score``: score samples, write the best consensus, and decide on another iteration."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score one iteration and write the state of the loop."""
+    """Score one iteration, and write the state of the loop."""
     points, _, truth = read_points(args.points, args.label)
     made_of = digest(points)
     clusterings = [

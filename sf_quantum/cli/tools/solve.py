@@ -34,11 +34,13 @@ from sf_quantum.text import unknown
 if TYPE_CHECKING:
     from dimod.core.sampler import Sampler
 
+# value of --sampler that lets the command choose the sampler
 AUTO = "auto"
-# sampler whose circuits a QPU may run
+# name of the sampler that makes circuits, which a QPU may run
 CIRCUITS = "qaoa"
+# the sampler that is chosen without a QPU
 CLASSICAL = "neal"
-# Logger of the client, which reports when jobs start and how long they run.
+# Logger of the QPU service's client, which reports when jobs start and how long they run.
 LOGGER = "sf_quantum.qpu.sfq.service_job"
 
 
@@ -52,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--problem", type=Path, required=True, metavar="FILE", help=help_)
     add(
         "--sampler",
-        type=_known,
+        type=_sampler_name,
         default=AUTO,
         help="name of a sampler, or auto: the QPU in the environment, or else neal; the "
         "circuits of qaoa run on the QPU in the environment if it takes circuits",
@@ -83,7 +85,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, required=True, metavar="FILE", help="samples, as JSON")
 
 
-def _known(name: str) -> str:
+def _sampler_name(name: str) -> str:
     if name != AUTO and name not in (names := samplers.names()):
         raise argparse.ArgumentTypeError(unknown("sampler", name, names))
     return name
@@ -98,10 +100,10 @@ def run(args: argparse.Namespace) -> int:
         "num_reads": args.reads,
         "seed": args.seed,
         "num_sweeps": args.sweeps,
-        **_assigned(args.set),
+        **_parse_settings(args.set),
     }
     before = problem.read_info(args.previous) if args.previous else {}
-    remote = _remote(args.sampler)
+    remote = _held_qpu(args.sampler)
     name = CLASSICAL if args.sampler == AUTO else args.sampler
     with nullcontext() if remote is None else _on_qpu():
         samples = _solve(remote, name, bqm, parameters, before)
@@ -111,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _remote(sampler: str) -> Qpu | None:
+def _held_qpu(sampler: str) -> Qpu | None:
     if sampler not in (AUTO, CIRCUITS):
         return None
     held = from_environment()
@@ -120,7 +122,7 @@ def _remote(sampler: str) -> Qpu | None:
     return None
 
 
-def _assigned(settings: list[str]) -> dict[str, JSON]:
+def _parse_settings(settings: list[str]) -> dict[str, JSON]:
     assigned: dict[str, JSON] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -128,7 +130,7 @@ def _assigned(settings: list[str]) -> dict[str, JSON]:
             raise InputError(f"--set {setting}: expected NAME=VALUE")
         try:
             assigned[name] = parse_json(text)
-        except ValueError:  # a word, such as the name of a file
+        except ValueError:  # not JSON, such as the name of a file
             assigned[name] = text
     return assigned
 
@@ -140,8 +142,9 @@ def _solve(
     parameters: Mapping[str, JSON],
     before: Mapping[str, JSON],
 ) -> dict[str, JSON]:
-    """Sample on a QPU, with circuits for ``qaoa``, or without a QPU on the sampler.
+    """Sample on a QPU (with circuits, if the sampler is ``qaoa``), or with the sampler itself.
 
+    :param remote: client of the QPU; ``None`` to use the sampler
     :param before: ``info`` of the previous samples
     """
     _import_dimod()
@@ -149,12 +152,13 @@ def _solve(
         sampler = _classical(name)
     else:
         sampler = remote.qaoa() if name == CIRCUITS else remote.sampler()
-    # importing dimod takes longer than most problems
+    # Imported here: the import of dimod takes longer than solving most problems.
     from sf_quantum.samplers.presolve import LeasedPresolve, Presolve
 
     presolve = Presolve if remote is None else LeasedPresolve
     begin = time.monotonic()
-    # values passed on in `info` even if the presolve leaves nothing to sample
+    # Values that `info` passes on from iteration to iteration, even if the presolve leaves
+    # nothing to sample.
     keys = sampler.properties.get("carried", [])
     carried = {key: before[key] for key in keys if key in before}
     samples = problem.sample(presolve(sampler), bqm, {**carried, **parameters})
@@ -173,7 +177,7 @@ def _solve(
         }
     else:
         parts = info.get("parts")
-        # each part that was sent separately was a separate job
+        # each part of the problem was a separate QPU job
         jobs = parts if isinstance(parts, list) else [info]
         timings = [mapping(job).get("timing") for job in jobs]
         info["timing"] = _timing(timings, seconds)
@@ -181,10 +185,10 @@ def _solve(
 
 
 def _import_dimod() -> None:
-    """Import dimod without networkx, which takes two thirds as long as the rest of dimod.
+    """Import dimod without networkx, whose import takes two thirds as long as dimod's.
 
-    dimod imports networkx for the name of a type, and works without it. Functions of dimod
-    that use graphs, which a sampler may call, import networkx later.
+    dimod imports networkx only for the name of a type, and works without networkx. If a
+    sampler calls a function of dimod that uses graphs, networkx is imported then.
     """
     if not {"dimod", "networkx"} & sys.modules.keys():
         # An entry that is None makes the import fail.
@@ -194,11 +198,11 @@ def _import_dimod() -> None:
         finally:
             del sys.modules["networkx"]
         if find_spec("networkx") is not None:
-            vars(decorators)["networkx"] = _WhenUsed("networkx")
+            vars(decorators)["networkx"] = _LazyModule("networkx")
 
 
-class _WhenUsed(ModuleType):
-    """Stands for a module, which is imported when one of its attributes is used."""
+class _LazyModule(ModuleType):
+    """Stands in for a module, and imports it when one of its attributes is used."""
 
     def __getattr__(self, name: str) -> object:
         return getattr(import_module(self.__name__), name)
@@ -212,10 +216,10 @@ def _classical(name: str) -> Sampler:
 
 
 def _timing(jobs: list[JSON], seconds: float) -> JSON:
-    """Add up the QPU jobs' timing, and compute the time spent around them.
+    """Return the sum of the QPU jobs' timings, and the time of the call outside these jobs.
 
-    :param jobs: the timing of each job; empty without a QPU
-    :param seconds: wall time of the whole call
+    :param jobs: timing of each QPU job; empty without a QPU
+    :param seconds: wall-clock time of the whole call
     """
     added = {
         key: sum(
@@ -233,17 +237,17 @@ def _timing(jobs: list[JSON], seconds: float) -> JSON:
 
 @contextmanager
 def _on_qpu() -> Iterator[None]:
-    """Cancel the job on SIGTERM, and print on stderr how long the first job will take."""
+    """Cancel the QPU job on SIGTERM, and print on stderr how long the first job will take."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("sfq solve: %(message)s"))
-    # The circuits of qaoa are many jobs, for which one line is enough.
+    # qaoa submits many jobs, but only one line is printed.
     handler.addFilter(_FirstOfInfo())
     logger = logging.getLogger(LOGGER)
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(min(logging.INFO, logger.getEffectiveLevel()))
     try:
-        with _terminable():
+        with _raise_on_sigterm():
             yield
     finally:
         logger.setLevel(level)
@@ -255,18 +259,18 @@ class _FirstOfInfo(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed = False
+        self._has_passed = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.WARNING:
             return True
-        first, self._passed = not self._passed, True
+        first, self._has_passed = not self._has_passed, True
         return first
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that the job on the QPU is cancelled."""
+def _raise_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into an exception, so that the QPU job is cancelled."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,6 +1,7 @@
-"""Commands for a workflow's author: check, init, plan, report, run.
+"""Commands for a workflow's author.
 
-Every command is one module: ``init`` writes a first workflow, ``check`` checks one, ``plan``
-simulates it, ``run`` runs it, and ``report`` shows its journal. They print what the
-rooms for workflows, planning and reporting return.
+Every command is one module: ``init`` writes a first workflow, ``check`` checks a workflow,
+``plan`` simulates it, ``run`` runs it, and ``report`` shows a run's journal. The commands
+print the results of ``sf_quantum/workflows``, ``sf_quantum/planning`` and
+``sf_quantum/reporting``.
 """

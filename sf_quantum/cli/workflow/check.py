@@ -23,12 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the findings in each file, one per line; return 2 if there is a problem."""
+    """Print the findings in each file, one per line; return 2 if a file has a problem."""
     results = []
     for file in args.files:
         results.append(check(file))
         if not args.json:
             print(*map(escaped, results[-1].lines()), sep="\n", flush=True)
     if args.json:
-        print(json.dumps({"files": [one.to_json() for one in results]}, indent=2))
-    return 0 if all(one.ok for one in results) else InputError.exit_code
+        print(json.dumps({"files": [result.to_json() for result in results]}, indent=2))
+    return 0 if all(result.ok for result in results) else InputError.exit_code

@@ -23,10 +23,11 @@ NAME = checked(
 
 @dataclass(frozen=True)
 class Template:
-    """A workflow to begin with.
+    """A template for a new workflow.
 
-    :param parts: the folders of its files
-    :param solve: the path of its quantum candidate
+    :param about: description of the workflow
+    :param parts: folders with the template's files
+    :param solve: path of the step that is the quantum candidate
     """
 
     about: str
@@ -55,7 +56,7 @@ TEMPLATES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the name and the template."""
+    """Add the arguments for the name and the template."""
     parser.epilog = "Templates: " + "; ".join(
         f"{name}: {template.about}" for name, template in TEMPLATES.items()
     )
@@ -71,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the folder, whole or not at all."""
+    """Write the workflow's folder; if this fails, leave no part of it."""
     folder = Path(args.name)
     if " " in str(folder.absolute()):
         raise InputError(
@@ -82,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{folder}: exists already; choose another name")
     template = TEMPLATES[args.template]
     try:
-        with tempfile.TemporaryDirectory(prefix=".sfq-", dir=".") as beside:
-            _write(Path(beside, args.name), args.name, template)
-            Path(beside, args.name).rename(folder)
+        with tempfile.TemporaryDirectory(prefix=".sfq-", dir=".") as temporary:
+            _write(Path(temporary, args.name), args.name, template)
+            Path(temporary, args.name).rename(folder)
     except OSError as error:
         raise cannot_write(folder, error) from error
     print(
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, name: str, template: Template) -> None:
+    """Copy a template's files into a new folder, and fill in the names."""
     folder.mkdir()
     for part in template.parts:
         with as_file(files("sf_quantum") / "templates" / part) as source:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from sf_quantum.planning.workloads.workload import Workload
 
 OBJECTIVES = ("wall", "node-seconds", "cost", "energy")
-# Limit of repetitions, the same as in a workload file.
+# Largest number of repetitions, the same as in a workload file.
 MOST_REPETITIONS = 10_000
 MAP_MINUTES = 10
 # Pause between two lines about the progress of the map.
 _PROGRESS_SECONDS = 10.0
-# headers of the table by measure, with the factor of the unit
+# header of each measure in the table, and factor that converts the measure to this unit
 _COLUMNS: Mapping[str, tuple[str, float]] = {
     "wall": ("wall [s]", 1),
     "wait": ("wait [s]", 1),
@@ -49,7 +49,7 @@ _COLUMNS: Mapping[str, tuple[str, float]] = {
 }
 
 
-def _bound(text: str) -> tuple[str, float]:
+def _parse_bound(text: str) -> tuple[str, float]:
     measure, _, factor = text.partition("=")
     return measure, float(factor)
 
@@ -67,6 +67,7 @@ def _bounds(given: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 
 def _weights(text: str) -> dict[str, float]:
+    """Parse weights of measures, such as ``wall=2,node-seconds``; the default weight is 1."""
     weights: dict[str, float] = {}
     for part in text.split(","):
         measure, given, weight = part.partition("=")
@@ -125,7 +126,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         type=checked(
-            _bound,
+            _parse_bound,
             f"one of {', '.join(OBJECTIVES)}, and a factor of at least 1, as in wall=1.1",
             lambda bound: bound[0] in OBJECTIVES and 1 <= bound[1] < float("inf"),
         ),
@@ -200,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
             cells += _with_progress(strategy_map.cells(workload, objective, seconds))
     except InputError as error:
         raise ValidationErrors(
-            [f"{args.file}: {one}" for one in error.lines]
+            [f"{args.file}: {line}" for line in error.lines]
         ) from error
     if args.json:
         content = {
@@ -211,14 +212,14 @@ def run(args: argparse.Namespace) -> int:
             content["map"] = [cell.to_json() for cell in cells]
         print(json.dumps(content, indent=2))
     else:
-        print(*_text(plan, recorded, comparison), sep="\n")
+        print(*_recommendation_lines(plan, recorded, comparison), sep="\n")
     if cells:
         _draw(args.map, cells, workload, objective, args.file.stem)
     return 0
 
 
 def _objective(args: argparse.Namespace, workload: Workload) -> Objective:
-    """Return the objective that the options set, or the default."""
+    """Return the objective that the options set, or the default objective."""
     from sf_quantum.planning.comparison import Objective, cheapest
 
     if args.minimise or args.at_most:
@@ -227,7 +228,7 @@ def _objective(args: argparse.Namespace, workload: Workload) -> Objective:
 
 
 def _with_progress(cells: Iterator[Cell]) -> Iterator[Cell]:
-    """Print from time to time how many points are done, and the least time for the rest."""
+    """Print now and then how many points are done, and a lower bound of the remaining time."""
     from sf_quantum.planning.strategy_map import LOADS, RATIOS
 
     total, began = len(LOADS) * len(RATIOS), time.monotonic()
@@ -238,7 +239,7 @@ def _with_progress(cells: Iterator[Cell]) -> Iterator[Cell]:
         if now >= printed + _PROGRESS_SECONDS and number < total:
             printed = now
             left = (now - began) / number * (total - number)
-            # points with more load take longer
+            # A lower bound: the remaining points have more load, and take longer.
             print(
                 f"map: {number} of {total} points, at least {left:.0f} s more",
                 file=sys.stderr,
@@ -252,7 +253,8 @@ def _draw(
     objective: Objective,
     title: str,
 ) -> None:
-    # Matplotlib takes half a second to import
+    """Draw the map of strategies, and report points that were not simulated in time."""
+    # Imported here: Matplotlib takes half a second.
     from sf_quantum.planning import map_picture
 
     figure = map_picture.draw(cells, workload.strategies, objective, title)
@@ -268,6 +270,7 @@ def _draw(
 def _json(
     plan: Plan, workload: Workload, recorded: Sequence[Load], comparison: Comparison
 ) -> dict[str, JSON]:
+    """Return the object that ``--json`` prints."""
     from sf_quantum.planning.measured.sources import default_overheads
 
     return {
@@ -287,7 +290,10 @@ def _json(
     }
 
 
-def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[str]:
+def _recommendation_lines(
+    plan: Plan, recorded: Sequence[Load], comparison: Comparison
+) -> list[str]:
+    """Return the lines of the report: a table of the strategies, and the recommendation."""
     from sf_quantum.planning.traces.bounded_files import described
 
     recommended = comparison.recommended
@@ -310,7 +316,7 @@ def _text(plan: Plan, recorded: Sequence[Load], comparison: Comparison) -> list[
 
 
 def _sizes(flow: WorkflowPlan) -> Iterator[str]:
-    """Yield lines about the sizes of partitions: those in the plan, and unknown sizes."""
+    """Yield a line with the known sizes of partitions, and a line on unknown sizes."""
     if flow.site:
         sizes = ", ".join(f"{name} {nodes}" for name, nodes in flow.site.items())
         yield f"nodes of the site's partitions: {sizes}"
@@ -321,16 +327,18 @@ def _sizes(flow: WorkflowPlan) -> Iterator[str]:
 
 
 def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:
-    """Return a line about what the recommendation changes in a StreamFlow file, if known."""
-    from sf_quantum.planning.recommendation import OBJECTIVES as called
+    """Return a line that compares the recommendation with the file's strategy, if known."""
+    from sf_quantum.planning.recommendation import OBJECTIVES as measure_names
 
-    now = next((one for one in results if one.strategy == plan.current), None)
-    if now is None:
+    current = next(
+        (result for result in results if result.strategy == plan.current), None
+    )
+    if current is None:
         return []
-    text = f"the file has {now.strategy.name} now"
-    if now is not best:
+    text = f"the file has {current.strategy.name} now"
+    if current is not best:
         changes = [
-            f"{called[name]} {100 * best.relative(now, name).mean:+.1f} %"
+            f"{measure_names[name]} {100 * best.relative(current, name).mean:+.1f} %"
             for name in ("wall", "node-seconds")
         ]
         text += f"; the change: {', '.join(changes)}"
@@ -338,6 +346,7 @@ def _change(plan: Plan, best: Result, results: Sequence[Result]) -> list[str]:
 
 
 def _table(results: Sequence[Result]) -> list[str]:
+    """Return the lines of a table with the measures of each strategy."""
     from sf_quantum.planning.experiment import MEASURES
     from sf_quantum.planning.recommendation import interval
     from sf_quantum.reporting.aligned import align
@@ -350,7 +359,7 @@ def _table(results: Sequence[Result]) -> list[str]:
     rows = [["strategy", *(header for _, header, _ in shown)]]
     for result in results:
         cells = [
-            # A measure is empty if no repetition has jobs of others, so none has waited.
+            # A measure of other users' jobs has no values if no repetition has such jobs.
             interval(result.estimate(name), factor) if result.values(name) else "-"
             for name, _, factor in shown
         ]

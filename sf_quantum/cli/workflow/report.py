@@ -1,4 +1,4 @@
-"""``sfq report``: journals of runs as tables, JSON, pictures or a live log."""
+"""``sfq report``: show journals of runs as tables, JSON, pictures or a live log."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report on one or several runs."""
+    """Report on one or more runs."""
     runs = {run.path: run for run in map(Run, args.where)}
     if len(runs) > 1 and (args.json or args.follow or args.timeline):
         raise InputError(
             "--json, --timeline and --follow show one run; name one journal"
         )
     reports = [_show(run, args) for run in runs.values()]
-    held = [one.usage for one in reports]
+    held = [report.usage for report in reports]
     if len(held) > 1:
         print(run_usage.overall(held))
     if args.nodes is not None:
@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(run: Run, args: argparse.Namespace) -> Report:
+    """Print the report on a run in the form that the options select, and return it."""
     if args.follow:
         progress.print_progress(journal.follow(run.path), sys.stdout)
     summary = run.report()

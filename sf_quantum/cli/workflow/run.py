@@ -22,7 +22,7 @@ from sf_quantum.workflows.previews import preview
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the file and the folder of the outputs."""
+    """Add the arguments for the file, the folder of the outputs, and the kind of run."""
     parser.epilog = (
         f"StreamFlow's log goes to {runs.LOG} in the folder of the outputs, where those of "
         f"{runs.KEPT_LOGS} runs before it are {runs.LOG}.1 and so on. The exit code is 0 "
@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the file to its end, or print what a run would do."""
+    """Run the file to its end or, with ``--dry-run``, print what a run would do."""
     try:
         return _preview(args) if args.dry_run or args.json else _run(args)
     except ValidationErrors as error:
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> int:
+    """Print what a run would do; return the exit status."""
     if not args.dry_run:
         raise InputError("--json: only with --dry-run")
     if args.resume:
@@ -74,18 +75,20 @@ def _preview(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    # SIGTERM stops a run as Ctrl-C does. A shell lets its background commands ignore SIGINT.
+    """Run the file, show its progress, and print the report; return the exit status."""
+    # SIGTERM stops a run in the same way as Ctrl-C. A shell lets its background commands
+    # ignore SIGINT.
     signal.signal(signal.SIGTERM, _interrupt_once)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt_once)
-    live = LiveProgress(sys.stdout)
+    live_progress = LiveProgress(sys.stdout)
     shown: set[str] = set()
 
     def show(line: str) -> None:
         shown.add(line)
         try:
-            live.show(line)
-        except BrokenPipeError:  # the run continues, and the exit code reports its end
+            live_progress.show(line)
+        except BrokenPipeError:  # the run continues, and its result is the exit code
             discard_output()
 
     try:
@@ -99,10 +102,10 @@ def _run(args: argparse.Namespace) -> int:
     except runs.RunFailed as error:
         if error.run is None:
             print(*error.lines, sep="\n")
-        else:  # the progress shows the reason of the failure
+        else:  # the lines of the progress include the reason for the failure
             _print_places(args.outdir, error.run)
         return error.exit_code
-    # The end of the progress already shows how the run has ended.
+    # Lines that the progress has already shown are left out.
     lines = [line for line in str(done.report()).splitlines() if line not in shown]
     print("", "\n".join(lines).strip("\n"), sep="\n")
     made = outputs.lines(outputs.read(args.outdir / runs.LOG))

@@ -1,7 +1,8 @@
 """The marks of a workflow job: its id, and the key and purpose of its leases and QPU jobs.
 
-They reach the job as environment variables. ``qpu.environment`` makes the variables that name
-a job's QPU, and ``qpu.sfq.service_variables`` writes the marks for ``sfq serve``.
+The job gets its marks as environment variables. ``qpu.environment`` makes the variables that
+name a job's QPU, and ``qpu.sfq.service_variables`` the variables with the marks for
+``sfq serve``.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from sf_quantum.qpu.sfq import service_variables
 
 
 def of_lease(job: str, client: Qpu, token: str) -> dict[str, str]:
-    """Make the variables of a job that has a lease.
+    """Return the environment variables of a job that has a lease.
 
     :param token: token of the lease
     """
     return {
         **job_environment([(client, token)]),
         JOB_ID: job,
-        # a kept lease still has the purpose of its first job
+        # needed for a lease that is kept for several jobs: it has the purpose of the first job
         **marks(job, [client.name]),
     }
 
 
 def job_key(job: str) -> str:
-    """Derive a key that stays the same when a stopped run is resumed."""
+    """Return a key for a job that stays the same when a stopped run is resumed."""
     run = journal.current()
     if run is None:
         return uuid.uuid4().hex
@@ -38,13 +39,13 @@ def job_key(job: str) -> str:
 
 
 def purpose(job: str) -> str:
-    """Build the purpose of leases and QPU jobs: ``RUN:/step/tag`` if there is a journal."""
+    """Return the purpose of a job's leases and QPU jobs: ``RUN:/step/tag`` with a journal."""
     run = journal.current()
     return job if run is None else f"{run.run}:{job}"
 
 
 def marks(job: str, qpus: Sequence[str]) -> dict[str, str]:
-    """Make the variables with which the clients of a job mark its QPU jobs.
+    """Return the environment variables from which a job's clients mark its QPU jobs.
 
     :param qpus: names of the QPUs
     """

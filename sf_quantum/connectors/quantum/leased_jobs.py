@@ -1,4 +1,4 @@
-"""The jobs of a deployment that hold leases, which are granted, watched and released."""
+"""The jobs of a deployment that hold leases: leases are acquired, watched and released."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ ETA_SECONDS = 2.0
 class LeasedJob:
     """A job that has a lease.
 
-    :param location: the inner location
+    :param location: inner location, on which the command runs
     :param file: path of the job's environment file on the location
     :param waited_seconds: seconds that the job waited for the lease
-    :param loss: reason why the job has to leave the QPU, if it has to
+    :param loss: reason why the job has to leave the QPU; ``None`` if it may stay
     """
 
     name: str
@@ -77,7 +77,7 @@ class LeasedJobs:
         self._connector = connector
         self._resize = resize
         self._held: set[LeasedJob] = set()
-        self._giving_back = asyncio.Lock()
+        self._giving_back_lock = asyncio.Lock()
 
     async def lease(
         self,
@@ -100,7 +100,7 @@ class LeasedJobs:
         job = LeasedJob(
             name,
             get_inner_location(invocation.location),
-            # the name is visible in `ps` and in logs, so it has no part of the token
+            # The path is visible in `ps` and in logs, so it must not contain the token.
             posixpath.join(invocation.workdir or "/tmp", f".sfq-{uuid.uuid4().hex}"),
             pool,
             lease,
@@ -122,6 +122,7 @@ class LeasedJobs:
         job_hints: JobHints,
         wait_seconds: float | None,
     ) -> JobLease:
+        """Acquire a lease; if the QPU is lost, a job with another target stops waiting."""
         if (left := job_hints.seconds_left) is not None:
             wait_seconds = min(left, wait_seconds or left)
         request = AcquireOptions(
@@ -141,7 +142,7 @@ class LeasedJobs:
             if acquiring.done():
                 return acquiring.result()
             raise failure(job, self._qpu, watching.result())
-        except LeaseRefused as error:  # another target may take the job
+        except LeaseRefused as error:  # another target may run the job
             raise LeaseFailure(str(error)) from error
         except asyncio.CancelledError:
             if not acquiring.cancel():  # the lease has just been granted or refused
@@ -170,31 +171,33 @@ class LeasedJobs:
         job.loss = await job.pool.wait_for_loss(check)
         if job.loss.problem is not LeaseProblem.REFUSED:
             await job.pool.release_or_expire(job.lease)
-        # A job that can run on another target ends at its next request, as after other losses.
+        # After a refusal, a job with another target fails at its next request, as after a
+        # released lease. A job without another target is cancelled.
         elif not elsewhere:
             running.cancel()
 
     async def give_back(self) -> None:
-        """Release every lease, at the end of the run or of the deployment.
+        """Release every lease, at the end of the run or when the deployment is undeployed.
 
-        Both ends may call this concurrently; the later call waits for the earlier one.
+        Both may happen concurrently; the second call then waits for the first call.
         """
-        async with self._giving_back, AsyncExitStack() as stack:
-            # each job, regardless of errors of the others
+        async with self._giving_back_lock, AsyncExitStack() as stack:
+            # An error with one job does not keep the other leases from being released.
             for job in list(self._held):
                 stack.push_async_callback(self.settle, job, keep=False)
 
     async def settle(self, job: LeasedJob, *, keep: bool) -> bool | None:
-        """End a job's use of its lease, once, and record its QPU jobs.
+        """End a job's use of its lease, and record its QPU jobs; a second call does nothing.
 
-        :returns: whether there were QPU jobs; ``None`` if that is unknown
+        :param keep: whether the lease may be kept for the next job
+        :returns: whether there were QPU jobs; ``None`` if unknown
         """
         if job not in self._held:
             return None
         self._held.remove(job)
         try:
-            # The job's error is reported, and the lease released, even if the location does
-            # not respond.
+            # If the location does not respond, the job's own error must still be reported, and
+            # the lease released.
             with suppress(Exception):
                 await self._connector.run(
                     job.location, ["rm", "-f", shlex.quote(job.file)]
@@ -205,7 +208,8 @@ class LeasedJobs:
         return await self._close(job, keep=keep)
 
     async def _close(self, job: LeasedJob, *, keep: bool) -> bool | None:
-        recorded = set(job.lease.owners)  # includes this job's earlier attempts
+        """End a job's use of its lease, and record its QPU jobs; see :meth:`settle`."""
+        recorded = set(job.lease.owners)  # QPU jobs of earlier jobs and attempts
         try:
             jobs = await job.pool.settle(job.lease, job.name, keep=keep)
         except QpuUnavailable as error:
@@ -216,12 +220,15 @@ class LeasedJobs:
                     f"The lease of job {job.name} was not given back: {error}"
                 )
             return None
-        # this kind of QPU may not report its jobs
+        # If this kind of QPU does not report its jobs, one unknown QPU job is assumed.
         reported = [LeaseJob()] if jobs is None else jobs
-        await self._record(job, [one for one in reported if one.id not in recorded])
+        await self._record(
+            job, [qpu_job for qpu_job in reported if qpu_job.id not in recorded]
+        )
         return bool(reported)
 
     async def _record(self, job: LeasedJob, jobs: list[LeaseJob]) -> None:
+        """Write QPU jobs into the run's journal, with the QPU's current calibration."""
         if journal.current() is None or not jobs:
             return
         try:
@@ -229,11 +236,11 @@ class LeasedJobs:
             self._resize(status.vqpus)
         except QpuUnavailable:
             status = None
-        for one in jobs:
+        for qpu_job in jobs:
             qpu_jobs.record(
                 job.name,
                 self._qpu,
-                one,
+                qpu_job,
                 technology=status.technology if status else None,
                 calibration=status.calibration if status else None,
                 lease_seconds=job.waited_seconds,
@@ -243,24 +250,24 @@ class LeasedJobs:
 async def report_eta(job: LeasedJob) -> None:
     """Repeatedly report when the QPU begins the first of a job's QPU jobs.
 
-    Reports continue after the begin, since the QPU job may be pre-empted.
+    The reports continue after the beginning, since the QPU job may be pre-empted.
     """
     while quantum_steps.listeners:
         with suppress(QpuUnavailable):
             jobs = await job.pool.jobs_of(job.lease, job.name)
-            if jobs and (seconds := _begins(jobs[0])) is not None:
+            if jobs and (seconds := _seconds_until_begin(jobs[0])) is not None:
                 quantum_steps.begins(job.name, seconds)
         await asyncio.sleep(ETA_SECONDS)
 
 
-def _begins(qpu_job: LeaseJob) -> float | None:
-    """Seconds until a QPU job begins; None if the QPU does not report this."""
+def _seconds_until_begin(qpu_job: LeaseJob) -> float | None:
+    """Return the seconds until a QPU job begins; ``None`` if the QPU does not report it."""
     if qpu_job.state == "Queued":
         return qpu_job.eta_seconds
     return None if qpu_job.started is None else qpu_job.started - time.time()
 
 
 def is_hopeless(job: LeasedJob, job_hints: JobHints) -> bool:
-    """Whether the QPU refuses the job's user, and no other target can run the job."""
+    """Return whether the QPU refuses the job's user, and no other target can run the job."""
     refused = job.loss is not None and job.loss.problem is LeaseProblem.REFUSED
     return refused and not job_hints.has_alternative

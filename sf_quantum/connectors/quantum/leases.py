@@ -32,18 +32,18 @@ from sf_quantum.qpu.leasing.held_leases import (
 )
 from sf_quantum.text import one_line
 
-# most concurrent calls: those that wait for a lease, and a few that release one
+# largest number of concurrent calls: most of them wait for a lease, a few release leases
 THREADS = 256
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 class QpuUnavailable(WorkflowExecutionException):
-    """The QPU's service does not answer, or refuses."""
+    """The QPU's service does not answer, or refuses the request."""
 
 
 class LeaseFailure(WorkflowExecutionException):
-    """A job got no lease of a QPU, or lost it; another attempt may succeed."""
+    """A job got no lease of a QPU, or lost its lease; another attempt may succeed."""
 
 
 class LeaseRefused(OneLineException):
@@ -61,14 +61,16 @@ class JobLease(RenewedLease):
         self.waited_seconds = 0.0
 
     def jobs_of(self, job: str) -> list[LeaseJob] | None:
-        """The QPU jobs of one workflow job and its earlier attempts; see :meth:`Qpu.jobs`."""
+        """Return the QPU jobs of all attempts of a workflow job, see :meth:`Qpu.jobs`."""
         if (jobs := self.qpu.jobs(self.token)) is None:
             return None
-        return [one for one in jobs if self.owners.get(str(one.id), job) == job]
+        return [
+            qpu_job for qpu_job in jobs if self.owners.get(str(qpu_job.id), job) == job
+        ]
 
 
 class LeaseWait:
-    """A job's wait for a lease of a QPU, or for the QPU itself, in the journal."""
+    """Records a job's wait for a lease of a QPU, or for the QPU itself, in the journal."""
 
     def __init__(self, qpu: str, job: str) -> None:
         self.qpu, self._job = qpu, job
@@ -82,7 +84,7 @@ class LeaseWait:
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def told(self, error: QpuError, left: float) -> None:
-        """Report, from a thread, why no lease is free; see :meth:`tell`."""
+        """Report from another thread why the job waits; see :meth:`tell`."""
         with suppress(RuntimeError):  # the run has ended
             self._loop.call_soon_threadsafe(self.tell, str(error), left)
 
@@ -96,10 +98,11 @@ class LeaseWait:
             logger.info(f"Job {self._job} no longer waits for QPU {self.qpu}")
 
     def tell(self, reason: str, left: float, end: str = "") -> None:
-        """Report why the job waits; the same reason is reported once.
+        """Report why the job waits, unless the reason is the same as before.
 
         :param left: seconds until the wait ends without a lease
-        :param end: consequence for the message; by default, the job leaves the QPU
+        :param end: text of the message on what happens then; by default, the attempt fails or
+            another target is chosen
         """
         if (reason := one_line(reason)) != self._reason:
             self._reason = reason
@@ -120,7 +123,7 @@ class LeaseWait:
 
 
 def failure(job: str, qpu: str, error: QuantumError | QpuLoss) -> LeaseFailure:
-    """The failure of a job that got no lease, or cannot get one."""
+    """Return the failure of a job that got no lease, or cannot get one."""
     return LeaseFailure(_no_lease(job, qpu, error))
 
 
@@ -129,9 +132,10 @@ def _no_lease(job: str | None, qpu: str, error: QuantumError | QpuLoss) -> str:
 
 
 def note_if_late(job: str, error: BaseException | None) -> None:
-    """Note that a job has reached its longest wait, if that is why it got no lease.
+    """Note in a job's hints that its time to wait is over, if it got no lease because of this.
 
-    :param error: error of the wait; a job whose QPU does not answer is not late
+    :param error: error with which the wait ended; if the QPU does not answer, this is another
+        error, and nothing is noted
     """
     late = hints.of(job).seconds_left == 0.0 and isinstance(error, NoLease)
     if late or isinstance(error, LeaseTooLate):
@@ -139,11 +143,11 @@ def note_if_late(job: str, error: BaseException | None) -> None:
 
 
 class LeasePool:
-    """Acquires leases of a QPU, keeps some for the next job, and releases them.
+    """Acquires leases of a QPU, may keep them for further jobs, and releases them.
 
-    :param qpu: client whose methods are called in threads, since they block
-    :param guarded: the configuration from which the guardian makes its own client; ``None``
-        if the QPU ends with the driver, as an emulated QPU does
+    :param qpu: client of the QPU; its methods block, and are called in threads
+    :param guarded: configuration from which the guardian makes its own client; ``None`` if the
+        QPU ends with the driver, as an emulated QPU does
     :param keep_seconds: how long an unused lease is kept for the next job
     """
 
@@ -159,7 +163,7 @@ class LeasePool:
         self._guarded = guarded
         self._keep_seconds = keep_seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sfq-lease")
-        self._waits: set[threading.Event] = set()
+        self._stop_events: set[threading.Event] = set()
         self._held: set[JobLease] = set()
         self._kept: dict[JobLease, asyncio.TimerHandle] = {}
         self._expiring: set[asyncio.Task[None]] = set()
@@ -171,11 +175,14 @@ class LeasePool:
         return len(self._kept)
 
     async def status(self) -> QpuStatus:
-        """Query the QPU's status, or raise :class:`QpuUnavailable`."""
+        """Query the QPU's status.
+
+        :raises QpuUnavailable: if the QPU does not answer
+        """
         return await self._in_thread(self.qpu.status)
 
     async def acquire(self, request: AcquireOptions) -> JobLease:
-        """Return a kept lease, or acquire one, waiting as long as the request allows.
+        """Return a kept lease, or acquire a lease, waiting as long as the request allows.
 
         :raises LeaseFailure: if no lease is granted in time
         :raises LeaseRefused: if the lease is refused
@@ -183,7 +190,7 @@ class LeasePool:
         if (kept := await self._take_kept()) is not None:
             kept.waited_seconds = 0.0
             return kept
-        self._waits.add(stop := threading.Event())
+        self._stop_events.add(stop := threading.Event())
         wait = LeaseWait(self.qpu.name, request.job or "")
         future = self._threads.submit(self._acquire, request, stop, wait.told)
         granted = False
@@ -194,7 +201,7 @@ class LeasePool:
             self._warn_of_shortfall(lease)
         except asyncio.CancelledError:
             stop.set()
-            # the lease may just have been granted
+            # The lease may have been granted in the meantime.
             self._threads.submit(self._release_unwanted, future)
             raise
         except WaitCancelled as error:
@@ -203,7 +210,7 @@ class LeasePool:
             kind = LeaseRefused if isinstance(error, InputError) else LeaseFailure
             raise kind(_no_lease(request.job, self.qpu.name, error)) from error
         finally:
-            self._waits.discard(stop)
+            self._stop_events.discard(stop)
             wait.over("granted" if granted else "given-up")
         self._held.add(lease)
         if stop.is_set():  # the pool was closed while the lease was being granted
@@ -216,43 +223,47 @@ class LeasePool:
     ) -> list[LeaseJob] | None:
         """End a job's use of a lease: keep the lease for the next job, or release it.
 
-        :param keep: whether to keep it, if the pool keeps leases and no QPU job is left
+        :param keep: whether to keep the lease, if the pool keeps leases and all QPU jobs have
+            ended
         :returns: the job's QPU jobs, see :meth:`JobLease.jobs_of`
         :raises QpuUnavailable: if the QPU does not answer
         """
-        # the lease may have been released while the job was running
+        # The lease may have been released while the job was running.
         if keep and self._keep_seconds > 0 and lease in self._held:
             try:
                 jobs = await self.jobs_of(lease, job)
             except BaseException:
                 await self.release(lease)
                 raise
-            if all(one.state in OVER for one in jobs or []):
-                lease.owners |= {str(one.id): job for one in jobs or []}
+            if all(qpu_job.state in OVER for qpu_job in jobs or []):
+                lease.owners |= {str(qpu_job.id): job for qpu_job in jobs or []}
                 self._keep(lease)
                 return jobs
         await self.release(lease)
         return await self.jobs_of(lease, job)
 
     async def release(self, lease: JobLease) -> None:
-        """Release a lease, once; this cancels its remaining QPU jobs.
+        """Release a lease, which cancels its remaining QPU jobs; a second call does nothing.
 
         :raises QpuUnavailable: if the QPU does not answer
         """
         if lease in self._held:
             self._held.remove(lease)
-            # shielded: else cancelling the task would also cancel a call that still waits
-            # for a thread
+            # Shielded, since cancelling the task would otherwise also cancel a call that still
+            # waits for a thread.
             await asyncio.shield(self._in_thread(self._release, lease))
 
     async def jobs_of(self, lease: JobLease, job: str) -> list[LeaseJob] | None:
-        """See :meth:`JobLease.jobs_of`, or raise :class:`QpuUnavailable`."""
+        """Call :meth:`JobLease.jobs_of` in a thread.
+
+        :raises QpuUnavailable: if the QPU does not answer
+        """
         return await self._in_thread(lease.jobs_of, job)
 
     async def wait_for_loss(self, check: Callable[[], QpuLoss | None]) -> QpuLoss:
-        """Wait until a job has to leave the QPU.
+        """Wait until a job has to leave the QPU, and return the reason.
 
-        :param check: function such as :meth:`QpuMonitor.check`
+        :param look: function that returns the reason, if any, such as :meth:`QpuWatch.look`
         """
         while True:
             if (loss := await self._in_thread(check)) is not None:
@@ -260,8 +271,8 @@ class LeasePool:
             await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
-        """Stop waiting for leases, and release those that are held."""
-        for stop in self._waits:
+        """Stop waiting for leases, and release the leases that are held."""
+        for stop in self._stop_events:
             stop.set()
         for timer in self._kept.values():
             timer.cancel()
@@ -277,9 +288,11 @@ class LeasePool:
         stop: threading.Event,
         on_wait: Callable[[QpuError, float], None],
     ) -> JobLease:
+        """Acquire a lease, and let the guardian release it if the driver is killed; blocks."""
         token = acquire(self.qpu, request, stop, on_wait)
         if self._guarded is not None:
-            # The guardian is notified in this thread, before the driver can be stopped.
+            # Notified in this thread, since the driver may be stopped before its event loop
+            # continues.
             guardian.current().hold(self.qpu.type, self.qpu.name, self._guarded, token)
         return JobLease(self.qpu, token)
 
@@ -309,17 +322,18 @@ class LeasePool:
         task.add_done_callback(self._expiring.discard)
 
     async def release_or_expire(self, lease: JobLease) -> None:
-        """Release a lease; it is left to expire if its QPU does not answer."""
-        with suppress(QpuUnavailable):  # it expires by itself, or the guardian retries
+        """Release a lease, or let it expire if its QPU does not answer."""
+        with suppress(QpuUnavailable):  # the lease expires, or the guardian retries
             await self.release(lease)
 
     async def _take_kept(self) -> JobLease | None:
+        """Return a kept lease that is still valid; ``None`` if there is none."""
         while self._kept:
             lease, timer = self._kept.popitem()
             timer.cancel()
             try:
                 await self._in_thread(self.qpu.renew, lease.token)
-                if lease.refusal is not None:  # the lease is no longer renewed
+                if lease.refusal is not None:  # its thread no longer renews the lease
                     raise QpuUnavailable(str(lease.refusal))
             except QpuUnavailable:
                 await self.release_or_expire(lease)

@@ -1,4 +1,4 @@
-"""A location with a QPU: each job runs under a lease, and has to use it."""
+"""A location with a QPU: each job runs under a lease, and must use the QPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ from sf_quantum.qpu.leasing.held_leases import (
 from sf_quantum.qpu.sdks import stock_clients
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 
-# prefix of the command of a job whose SDK clients find the QPU by their own variables
+# prefix of a job's command if clients of vendors' SDKs are to find the QPU in their own
+# variables
 FORWARDED = ("sfq", "lease", "--held", "--clients", "--")
 
 # Connectors by deployment name, which is unique, as a driver process has one run at a time.
@@ -50,24 +51,24 @@ _deployed: WeakValueDictionary[str, QuantumConnector] = WeakValueDictionary()
 
 
 def variable(deployment: str) -> str:
-    """Derive the QPU's name from its deployment's name; shell variables start with it."""
+    """Return the name of a deployment's QPU, with which shell variables begin."""
     return re.sub(r"\W|^(?=\d)", "_", deployment, flags=re.ASCII)
 
 
 class QuantumConnector(LocationWrapper, ABC):
-    """Acquires a lease for each job, and checks that the job has used it.
+    """Acquires a lease for each job, and checks that the job has used the QPU.
 
-    A job is submitted to the inner location once it has its lease, so a waiting job
+    A job is started on the inner location only when it has its lease, so that a waiting job
     occupies nothing there.
     """
 
-    #: the longest wait for a lease; ``None`` for no limit
+    #: longest wait for a lease; ``None`` for no limit
     lease_wait_seconds: float | None = None
     #: default hints for the leases of jobs, see :meth:`.Qpu.with_hints`
     lease_hints: LeaseHints = LeaseHints()
-    #: the number of vQPUs
+    #: number of vQPUs
     _slots = 1
-    #: whether the clients of SDKs find the QPU by their own variables
+    #: whether clients of vendors' SDKs find the QPU in their own variables
     _clients = False
 
     def __init__(
@@ -82,7 +83,7 @@ class QuantumConnector(LocationWrapper, ABC):
             deployment_name, config_dir, connector, service, transferBufferSize
         )
         self.qpu = variable(deployment_name)
-        # set by deploy(); the future is done when leases can be acquired
+        # deploy() sets the future, which is done when leases can be acquired
         self._access: asyncio.Future[LeasePool] | None = None
         self._jobs = LeasedJobs(self.qpu, connector, self._resize)
         _deployed[deployment_name] = self
@@ -95,10 +96,10 @@ class QuantumConnector(LocationWrapper, ABC):
         folder: Path,
         size: JobSize | None = None,
     ) -> QpuStatus:
-        """Query the status of a deployment's QPU, deployed or not; blocks.
+        """Query the status of a deployment's QPU, deployed or not; the call blocks.
 
-        :param folder: the base of relative paths in the configuration
-        :param size: size of a job whose cost is to be reported
+        :param folder: base of relative paths in the configuration
+        :param size: size of the job for which the QPU's service is to estimate times
         :raises InputError: if the configuration is wrong
         :raises QpuError: if the QPU does not answer, or its service did not start
         """
@@ -127,7 +128,7 @@ class QuantumConnector(LocationWrapper, ABC):
         self._slots = max(1, vqpus)
 
     def _job_client(self, pool: LeasePool) -> Qpu:
-        """The client of the QPU for a job on the location."""
+        """Return the client of the QPU for a job on the location."""
         return pool.qpu
 
     async def get_available_locations(
@@ -191,7 +192,7 @@ class QuantumConnector(LocationWrapper, ABC):
             undeployed = job not in self._jobs
             succeeded = result is not None and exit_codes.is_success(result[1])
             used = await self._jobs.settle(job, keep=succeeded)
-        if undeployed:  # undeploying cancelled the job's QPU jobs
+        if undeployed:  # undeploy() has released the lease and cancelled the QPU jobs
             raise asyncio.CancelledError
         if job.loss is not None and (not succeeded or used is None):
             kind = LeaseRefused if is_hopeless(job, job_hints) else LeaseFailure
@@ -220,16 +221,17 @@ class QuantumConnector(LocationWrapper, ABC):
             return access.result()
         qpu_jobs.record_start(job, self.qpu, "waiting", 0.0)
         try:
-            # Cancelling one job must not stop the service that other jobs use.
+            # Shielded, since the cancellation of a job must not stop a service that other jobs
+            # use.
             return await asyncio.shield(access)
         finally:
             seconds = time.monotonic() - began
             qpu_jobs.record_start(job, self.qpu, "started", seconds)
 
     async def _write_environment(self, job: LeasedJob) -> None:
-        """Write the variables of the job's QPU into a file that only its user can read.
+        """Write the variables of the job's QPU into a file that only the user can read.
 
-        The variables go through a pipe, so they are on no command line and in no log.
+        The variables are sent through a pipe, so that no command line and no log has them.
         """
         client = self._job_client(job.pool)
         variables = job_marks.of_lease(job.name, client, job.lease.token)
@@ -248,7 +250,7 @@ class QuantumConnector(LocationWrapper, ABC):
 
 
 def _checks(client: SfqQpu) -> Iterator[str]:
-    """Shell lines that reject SDK clients that would wait for the job's own lease."""
+    """Yield shell lines that fail if an SDK's client would wait for the job's own lease."""
     remedy = "write clients: true in the deployment's config"
     url = shlex.quote(client.service.url.rstrip("/"))
     for key in stock_clients.ADDRESSES:

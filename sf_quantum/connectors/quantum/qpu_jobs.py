@@ -1,4 +1,4 @@
-"""The QPU jobs of a workflow job in its run's journal."""
+"""Journal entries about a workflow job's QPU jobs, and its waits for leases and QPUs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def record(
 ) -> None:
     """Write a QPU job into the run's journal, if there is one.
 
-    :param qpu_job: the QPU job; without an id if this kind of QPU does not report its jobs
-    :param calibration: calibration in use just after the samples were taken
+    :param qpu_job: the QPU job; it has no id if this kind of QPU does not report its jobs
+    :param calibration: calibration that was in use just after the samples were taken
     :param lease_seconds: seconds that the job waited for its lease
     """
     run = journal.current()
@@ -48,10 +48,10 @@ def record(
 
 
 def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) -> None:
-    """Write into the run's journal that a job waits for a lease, or no longer does.
+    """Write into the run's journal that a job waits for a lease, or no longer waits.
 
-    :param status: ``waiting``, ``granted``, ``given-up``, or ``submitted`` to Slurm, where
-        the job gets its lease
+    :param status: ``waiting``, ``granted``, ``given-up``, or ``submitted`` if the job was
+        submitted to Slurm, and gets its lease there
     :param reason: reason of the wait
     """
     if (run := journal.current()) is not None:
@@ -63,7 +63,7 @@ def record_wait(job: str, qpu: str, status: str, reason: str, seconds: float) ->
 
 
 def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
-    """Write into the run's journal that a job waits for a QPU's start, or has done so.
+    """Write into the run's journal that a job waits for a QPU's start, or no longer waits.
 
     :param status: ``waiting`` or ``started``
     """
@@ -72,7 +72,7 @@ def record_start(job: str, qpu: str, status: str, seconds: float) -> None:
 
 
 def unused_message(job: str, qpu: str) -> str:
-    """Explain why a job whose command succeeded has failed."""
+    """Return the message for a job that failed since its command never used the QPU."""
     return (
         f"Job {job} succeeded but never used QPU {qpu}, so its result does not come from "
         "the QPU: let it solve with `sfq solve --sampler auto`, or bind its step to a "

@@ -1,4 +1,4 @@
-"""The quantum steps that are running; requests for classical nodes are timed by them."""
+"""The quantum steps that are running, which determine when classical nodes are requested."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class QuantumStepListener(Protocol):
         """A job of a running step was submitted to the Slurm of a deployment."""
 
     def quantum_job_begins(self, step: str, job: str, seconds: float) -> None:
-        """The QPU begins a job of a running step in so many seconds, or has begun it.
+        """The QPU begins a job of a running step in ``seconds``, or has begun the job.
 
-        :param seconds: negative after the begin; infinite if the QPU does not report it
+        :param seconds: negative after the beginning; infinite if the QPU does not report it
         """
 
     def quantum_step_ended(self, step: str, *, completed: bool) -> None:
         """A step has ended.
 
-        :param completed: false if its last job failed or was cancelled
+        :param completed: false if the step's last job failed or was cancelled
         """
 
 
@@ -41,7 +41,10 @@ class QuantumSteps:
 
     @contextmanager
     def running(self, job: str) -> Iterator[None]:
-        """Count a job of a quantum step, by its name in StreamFlow, as running."""
+        """Count a job of a quantum step as running during the block.
+
+        :param job: StreamFlow's name of the job
+        """
         step = get_job_step_name(job)
         self._running[step] += 1
         if self._running[step] == 1:
@@ -66,12 +69,12 @@ class QuantumSteps:
                 listener.quantum_job_begins(step, job, seconds)
 
     def submitted(self, job: str, deployment: str, slurm_job: str) -> None:
-        """Report a job submitted to Slurm to the listeners, unless its step is classical."""
+        """Report to the listeners that a quantum step's job was submitted to Slurm."""
         step = get_job_step_name(job)
         if step in self._running:
             for listener in self.listeners:
                 listener.quantum_job_submitted(step, deployment, slurm_job)
 
 
-# a driver process has one run at a time
+# A single object suffices, as a driver process has one run at a time.
 quantum_steps = QuantumSteps()

@@ -1,4 +1,4 @@
-"""The connector ``sfq.slurm``: StreamFlow's Slurm connector with its own way to run jobs."""
+"""The connector ``sfq.slurm``: StreamFlow's Slurm connector, with another way to run jobs."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ from sf_quantum.slurm.partitions import DESCRIPTIONS_COMMAND, Partition, describ
 class SlurmConnector(InvokedConnector, Stock):
     """Runs jobs on the partitions of a cluster.
 
-    The parameters are the configuration keys in ``schema.json``. Those not listed
-    below are StreamFlow's.
+    The parameters are the configuration keys in ``schema.json``. Keys that are not listed
+    below belong to StreamFlow's connector.
 
-    :param allocation: the strategy that requests and releases nodes
-    :param orphanTimeout: seconds after which an allocation without a connection to its
-        driver ends
-    :param slurmrestd: settings to submit and follow jobs without Slurm's commands
-    :param qrmiConfig: the file with the QPU definitions, in the format of QRMI's SPANK
-        plugin
+    :param allocation: strategy that requests and releases nodes
+    :param orphanTimeout: seconds after which an allocation ends if it has no connection to its
+        driver
+    :param slurmrestd: settings with which jobs are submitted and followed over ``slurmrestd``
+        instead of with Slurm's commands
+    :param qrmiConfig: file with the QPU definitions, in the format of QRMI's SPANK plugin
     """
 
     schema = "slurm/schema.json"
@@ -94,7 +94,7 @@ class SlurmConnector(InvokedConnector, Stock):
         initialise(deployment_name, config_dir, connector, service, **stock)
         self._settings = read_settings(allocation)
         self._orphan_seconds = orphanTimeout
-        # StreamFlow has created these services with `_service_class`
+        # The base class has created the services, as instances of `_service_class`.
         self._services = {
             name: service
             for name, service in self.services.items()
@@ -103,16 +103,16 @@ class SlurmConnector(InvokedConnector, Stock):
         for name, slurm_service in self._services.items():
             slurm_service.name = name
         self._qpus = ServiceQpus(
-            deployment_name, self._services.values(), self._absolute(qrmiConfig)
+            deployment_name, self._services.values(), self._absolute_path(qrmiConfig)
         )
         self._rest = (
             None if slurmrestd is None else Settings.read(slurmrestd, self._folder)
         )
         self._run = uuid.uuid4().hex[:12]
         self._queues: dict[str, SlurmQueue] = {}
-        # Strategies by their settings and service.
+        # strategies by settings and service name
         self._strategies: dict[tuple[AllocationSettings, str], Reserved | Elastic] = {}
-        self._giving_back = asyncio.Lock()
+        self._giving_back_lock = asyncio.Lock()
 
     @property
     def _service_class(self) -> type[SlurmService]:
@@ -121,9 +121,9 @@ class SlurmConnector(InvokedConnector, Stock):
     async def deploy(self, external: bool) -> None:
         """Start the guardian of this driver, and treat SIGTERM as Ctrl-C.
 
-        :raises WorkflowDefinitionException: if a QPU or reserved service is not defined, or
-            a key does not work over slurmrestd, or there is no token for it, or clusters are
-            named in a wrong place
+        :raises WorkflowDefinitionException: if a QPU or a reserved service is not defined, a
+            key is not supported over slurmrestd, slurmrestd's token is missing, or clusters
+            are named in a wrong place
         """
         self._qpus.check()
         check = partial(
@@ -133,7 +133,7 @@ class SlurmConnector(InvokedConnector, Stock):
             self._settings,
             self._template,
         )
-        # The program that prints a token for slurmrestd may take long.
+        # In a thread, since the program that prints a token for slurmrestd may take long.
         await asyncio.to_thread(check, self._rest)
         guardian.current()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, _interrupt)
@@ -142,30 +142,32 @@ class SlurmConnector(InvokedConnector, Stock):
         self, service: str | None = None
     ) -> MutableMapping[str, AvailableLocation]:
         locations = await super().get_available_locations(service)
-        for one in locations.values():
-            # lets StreamFlow read and link files without a command for each
-            one.location.local = get_inner_location(one.location).local
+        for location in locations.values():
+            # With `local`, StreamFlow reads and links files without a command for each file.
+            location.location.local = get_inner_location(location.location).local
         if self._inner_ssh_connector:
-            # StreamFlow looks up the inner connector of a location with mounts by name, but
-            # does not find an inner connector that it has created itself
+            # If a location has mounts, StreamFlow looks up its inner connector by name. It
+            # does not find an inner connector that it has created itself, so mounts are
+            # removed.
             for location in locations.values():
                 location.location.mounts = {}
         return locations
 
     async def invoke(self, invocation: Invocation) -> tuple[str, int] | None:
-        """Run a command on the login node, or as a Slurm job if it has a job name.
+        """Run a command on the login node or, if it has a job name, as a Slurm job.
 
-        :raises WorkflowExecutionException: if Slurm refuses or ends the job, or on an error
+        :raises WorkflowExecutionException: if Slurm refuses or ends the job, or after another
+            error
         """
         location, name = invocation.location, invocation.job_name
         if name is None:
             inner = replace(invocation, location=get_inner_location(location))
             return await self.connector.run(**vars(inner))
-        with _naming(name):
+        with _with_job_name(name):
             service = self._services.get(location.service or "", SlurmService())
             queue = self._queue(location, invocation.workdir)
             await self._qpus.prepare(queue, name)
-            use, line = None, _line(invocation)
+            use, line = None, _command_line(invocation)
             if service.qpu:
                 use = await self._qpus.lend(queue, name, service.qpu)
                 line = use.command(await queue.argument(line))
@@ -184,9 +186,9 @@ class SlurmConnector(InvokedConnector, Stock):
                 try:
                     outcome = await run(job)
                 except SlurmRefusal as refusal:
-                    # not a failure of the QPU; all jobs of this service are refused
+                    # A refusal is not a failure of the QPU.
                     hints.refuse(name)
-                    explained = await self._explained(refusal, queue, job)
+                    explained = await self._explain(refusal, queue, job)
                     is_final = refusals.is_final(str(explained))
                     if is_final and hints.of(name).is_bound_once:
                         raise refusals.FinalRefusal(str(explained)) from None
@@ -202,10 +204,10 @@ class SlurmConnector(InvokedConnector, Stock):
                 raise WorkflowExecutionException(message)
             return message, outcome.exit_code
 
-    async def _explained(
+    async def _explain(
         self, refusal: SlurmRefusal, queue: SlurmQueue, job: StepJob
     ) -> SlurmRefusal:
-        """Add the options of the services that Slurm refused to a refusal."""
+        """Return a refusal with an explanation from the options of the refused services."""
         partitions: dict[str, Partition] = {}
         if self._rest is None and not job.service.clusters:
             output, _ = await queue.login.ask(DESCRIPTIONS_COMMAND)
@@ -225,7 +227,8 @@ class SlurmConnector(InvokedConnector, Stock):
     ) -> tuple[PartitionQueue, JobInQueue]:
         """Return the queue of a service's partition, and the request of the service's jobs.
 
-        :raises NoForecast: if the wait cannot be predicted from it, or Slurm did not answer
+        :raises NoForecast: if the wait cannot be predicted from the queue, or Slurm did not
+            answer
         """
         slurm_service = self._services.get(service or "", SlurmService())
         if not isinstance(slurm_service.settings or self._settings, PerStepSettings):
@@ -233,8 +236,8 @@ class SlurmConnector(InvokedConnector, Stock):
         if self._rest is not None or slurm_service.clusters:
             raise NoForecast("cannot be predicted over slurmrestd or in other clusters")
         name = partition.named(slurm_service.options)
-        for one in (await self.get_available_locations(service)).values():
-            inner = get_inner_location(one.location)
+        for location in (await self.get_available_locations(service)).values():
+            inner = get_inner_location(location.location)
             login = LoginNode(self.connector, inner, "/tmp", self._run)
             text, code = await login.ask(partition.command(name))
             if code != 0:
@@ -248,11 +251,11 @@ class SlurmConnector(InvokedConnector, Stock):
         await super().undeploy(external)
 
     async def _give_back(self) -> None:
-        # the journal's scheduler and StreamFlow call this in any order
-        async with self._giving_back:
+        # The journal's scheduler and StreamFlow both call this, in any order.
+        async with self._giving_back_lock:
             strategies, self._strategies = self._strategies, {}
             queues, self._queues = self._queues, {}
-            # closes each of them even if closing another fails
+            # If closing one of them fails, the others are still closed.
             async with AsyncExitStack() as stack:
                 for queue in queues.values():
                     stack.push_async_callback(queue.close)
@@ -260,7 +263,7 @@ class SlurmConnector(InvokedConnector, Stock):
                     stack.push_async_callback(strategy.close)
 
     def _body(self, invocation: Invocation, line: str) -> str:
-        """The job script: the command in the template of the service."""
+        """Return the job script: the template of the service with the command."""
         script: str = self.template_map.get_command(
             command=line,
             template=invocation.location.service,
@@ -270,14 +273,14 @@ class SlurmConnector(InvokedConnector, Stock):
         return script
 
     def _template(self, service: str) -> str:
-        """The job script without a command."""
+        """Return a service's job script without a command."""
         script: str = self.template_map.get_command(command="", template=service)
         return script
 
     async def _strategy(
         self, queue: SlurmQueue, job: StepJob
     ) -> Callable[[StepJob], Awaitable[JobOutcome]]:
-        """The function that runs jobs of a service; allocations serve jobs of any folder."""
+        """Return the function that runs a service's jobs; allocations serve all folders."""
         settings = job.service.settings or self._settings
         key = (settings, job.service.name)
         match settings:
@@ -286,9 +289,9 @@ class SlurmConnector(InvokedConnector, Stock):
                 held = [self._services[name] for name in settings.services]
                 qpus = {name for service in held for name in service.qpu}
                 if qpus and key not in self._strategies:
-                    # Slurm may acquire the leases of the QPUs with the nodes
+                    # Slurm may acquire the QPUs' leases together with the nodes.
                     await self._qpus.online(queue, job.name, sorted(qpus))
-                # another job may have created the strategy meanwhile
+                # Another job may have created the strategy in the meantime.
                 if key not in self._strategies:
                     directives = {
                         name: scripts.directives(self._template(name))
@@ -305,7 +308,7 @@ class SlurmConnector(InvokedConnector, Stock):
         return self._strategies[key].run
 
     def _queue(self, location: ExecutionLocation, workdir: str | None) -> SlurmQueue:
-        """The queue whose spool is next to this work directory."""
+        """Return the queue whose spool is next to a work directory."""
         folder = posixpath.dirname(workdir) if workdir else "/tmp"
         if not self._queues and (record := journal.current()) is not None:
             record.before_end.append(self._give_back)
@@ -314,7 +317,8 @@ class SlurmConnector(InvokedConnector, Stock):
             inner = get_inner_location(location)
             cancel = "" if self._rest is None else rest.CANCEL
             login = LoginNode(self.connector, inner, spool, self._run)
-            # there is no connection to lose if the driver runs on the login node
+            # If the driver runs on the login node, no connection can be lost, so a shorter
+            # time without a driver suffices.
             near = login.local and self._rest is None
             longest = scripts.GONE_SECONDS if near else math.inf
             orphan_seconds = min(self._orphan_seconds, longest)
@@ -331,21 +335,21 @@ class SlurmConnector(InvokedConnector, Stock):
     def _folder(self) -> Path:
         """The folder of the StreamFlow file."""
         folder = Path(self.config_dir)
-        # with `lazy: false`, StreamFlow passes the path of its file
+        # With `lazy: false`, StreamFlow passes the path of its file instead of the folder.
         return folder.parent if folder.is_file() else folder
 
-    def _absolute(self, path: str | None) -> str | None:
-        """The absolute form of a path relative to the StreamFlow file."""
+    def _absolute_path(self, path: str | None) -> str | None:
+        """Return the absolute form of a path that is relative to the StreamFlow file."""
         if path is None:
             return None
         return str((self._folder / Path(path).expanduser()).absolute())
 
 
-def _line(invocation: Invocation) -> str:
-    """The command of a job, with its environment, work directory and files, for the shell.
+def _command_line(invocation: Invocation) -> str:
+    """Return a job's command for the shell, with environment, work directory and files.
 
-    Slurm, ``sfq lease`` and the template of the service run this line. Their own messages are
-    in none of the tool's files, since the line itself redirects the streams.
+    Slurm, ``sfq lease`` and the template of the service run this line. It redirects the
+    streams itself, so that their messages do not appear in the tool's files.
     """
     exports = [
         f"export {key}={shlex.quote(value)} &&"
@@ -364,17 +368,17 @@ def _line(invocation: Invocation) -> str:
 
 
 def _redirection(file: str, descriptor: str = "") -> str:
-    """Redirect a stream to a file, which is first emptied, and then only appended to.
+    """Return the redirection of a stream to a file that is first emptied, then appended to.
 
-    Slurm does the same.
+    The tasks of an array share the file; Slurm opens such files in the same way.
     """
     name = shlex.quote(file)
     return f"{descriptor}>{name} {descriptor}>>{name}"
 
 
 @contextmanager
-def _naming(job: str) -> Iterator[None]:
-    """Convert unexpected exceptions into StreamFlow's, with the name of the job."""
+def _with_job_name(job: str) -> Iterator[None]:
+    """Convert unexpected exceptions into StreamFlow's exceptions, with the job's name."""
     try:
         yield
     except WorkflowException:
@@ -389,11 +393,11 @@ _MAIN = "_async_run"
 
 
 def _interrupt() -> None:
-    """Act as on Ctrl-C, even if the driver was started with ``&`` and ignores SIGINT.
+    """Act as on Ctrl-C, even if the driver was started with ``&``, and so ignores SIGINT.
 
-    Such a driver lacks the handler of ``asyncio.run`` that cancels StreamFlow's task, waits
-    for it, and only then raises ``KeyboardInterrupt``. Without it, jobs that are being
-    submitted would be forgotten.
+    Such a driver lacks the handler of ``asyncio.run``, which cancels StreamFlow's task, waits
+    for it, and only then raises ``KeyboardInterrupt``. Without this order of events, jobs that
+    are being submitted would be forgotten.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -406,7 +410,7 @@ def _interrupt() -> None:
 
 
 def _file(stream: int | str | None) -> str | None:
-    """The file of a stream, None for the default; a pipe is rejected."""
+    """Return the file of a stream; ``None`` for the default. A pipe is rejected."""
     if stream == asyncio.subprocess.DEVNULL:
         return "/dev/null"
     if stream == asyncio.subprocess.PIPE:

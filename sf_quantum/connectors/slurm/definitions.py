@@ -31,14 +31,14 @@ def check(
     template: Callable[[str], str],
     slurmrestd: Settings | None,
 ) -> None:
-    """Check a deployment; blocks while a token for ``slurmrestd`` is made.
+    """Check a deployment; the call blocks while a token for ``slurmrestd`` is created.
 
-    :param where: the deployment, in messages
-    :param default: strategy of services that name none
+    :param where: name of the deployment in messages
+    :param strategies: strategies of the deployment and of its services
     :param template: function that returns the job script of a service, without a command
-    :raises WorkflowDefinitionException: if a reserved service is not defined, or a key does
-        not work over slurmrestd, or there is no token for it, or clusters are named in a
-        wrong place, or a service with an array keeps an allocation
+    :raises WorkflowDefinitionException: if a reserved service is not defined, a key is not
+        supported over slurmrestd, slurmrestd's token is missing, or clusters are named in a
+        wrong place
     """
     strategies = [default, *(one.settings for one in services.values())]
     if slurmrestd is not None:
@@ -87,12 +87,16 @@ def _check_rest(
     template: Callable[[str], str],
     settings: Settings,
 ) -> None:
+    """Check the options, strategies, templates and token for ``slurmrestd``."""
     for name, service in services.items():
         for key, what, right in rest.unsupported(service.options):
             raise WorkflowDefinitionException(
                 f"{where}, service {name}, {key}: {what}; {right}"
             )
-    if any(isinstance(one, ReservedSettings | ElasticSettings) for one in strategies):
+    if any(
+        isinstance(strategy, ReservedSettings | ElasticSettings)
+        for strategy in strategies
+    ):
         text = "; ".join(rest.ALLOCATION)
         raise WorkflowDefinitionException(f"{where}, allocation: {text}")
     for name in services:

@@ -19,10 +19,10 @@
 SUBMITTING  ``sbatch`` is run until Slurm accepts or refuses the job.
 QUEUED      Slurm has accepted the job, which is not known to run.
 RUNNING     The nodes are granted.
-ENDING      There is a sign of the job's end: its script has left a mark, or ``squeue`` no
-            longer lists the job as active, or does not list it at all. Slurm is queried for
-            the outcome. If the query fails, the job returns to its previous state, and the
-            next sign triggers another query.
+ENDING      There is a sign of the job's end: its script has left a mark (a line with exit code
+            and times), or ``squeue`` no longer lists the job as active, or does not list it at
+            all. Slurm is queried for the outcome. If the query fails, the job returns to its
+            previous state, and the next sign triggers another query.
 ENDED       The outcome is known and has been passed to the step. The journal entry still
             lacks the times at which Slurm granted and freed the nodes, unless the outcome
             is from ``squeue``, which also lists these times.
@@ -57,18 +57,21 @@ from sf_quantum.connectors.slurm.transport.answers import (
 from sf_quantum.slurm import ids, states
 from sf_quantum.slurm.squeue import QueueRow
 
-# consecutive polls without a job after which the job counts as ending
+# number of consecutive answers of squeue without a job after which the job is regarded as
+# ending
 DENIALS = 3
-# pending seconds after which the reason is logged
+# seconds for which a job is pending before the reason is logged
 LONG_SECONDS = 10.0
-# Longest time until Slurm notices the end of a script that has left its mark: several times
-# its MessageTimeout (slurm.conf(5): 10 s), as the controller or a node may be busy.
+# Longest time until Slurm notices the end of a script that has left its mark: a multiple of
+# MessageTimeout (slurm.conf(5): 10 s), as the controller or a node may be busy.
 UNNOTICED_SECONDS = 60.0
 
 Found = TypeVar("Found", JobOutcome, QueueRow)
 
 
 class BatchJobState(Enum):
+    """A state of a job; see the module."""
+
     SUBMITTING = auto()
     QUEUED = auto()
     RUNNING = auto()
@@ -78,6 +81,7 @@ class BatchJobState(Enum):
     SETTLED = auto()
 
 
+# states in which the outcome is still needed, and in which the job has not ended
 _ACTIVE = {BatchJobState.QUEUED, BatchJobState.RUNNING, BatchJobState.ENDING}
 _UNENDED = {BatchJobState.SUBMITTING, BatchJobState.QUEUED, BatchJobState.RUNNING}
 
@@ -96,14 +100,14 @@ class PendingReasons:
     def __init__(self) -> None:
         #: time of the submission on the event loop's clock
         self.since = 0.0
-        #: the reason for which Slurm never starts the job, once there is one
+        #: done with the reason, if Slurm reports a reason why it never starts the job
         self.refusal: asyncio.Future[str] = asyncio.Future()
         self._reported: set[str] = set()
 
     def unreported(
         self, rows: Sequence[QueueRow], now: float
     ) -> Iterator[PendingReason]:
-        """Yield the reasons in ``squeue`` that are to be logged."""
+        """Yield the reasons in rows of ``squeue`` that have to be logged now."""
         for row in rows:
             reason = row.reason.strip("()")
             if row.state != "PENDING" or reason in self._reported:
@@ -111,14 +115,17 @@ class PendingReasons:
             if is_refusal(reason) and not self.refusal.done():
                 self.refusal.set_result(reason)
             hopeless = answers.is_hopeless(reason)
-            long = now - self.since >= LONG_SECONDS
-            if hopeless or (long and not self._reported):
+            is_long = now - self.since >= LONG_SECONDS
+            if hopeless or (is_long and not self._reported):
                 self._reported.add(reason)
                 yield PendingReason(reason, hopeless)
 
 
 class BatchJob:
-    """A Slurm job that runs a job of a step, or holds nodes for several jobs.
+    """A Slurm job that runs a workflow job, or holds nodes for several workflow jobs.
+
+    Its script acquires a *lock* file before it runs the command, so that a job that was
+    submitted twice runs only once, and leaves a *mark* at its end.
 
     :param name: name of the job in messages
     :param array: whether the job is an array, each task of which has its own lock and mark
@@ -139,35 +146,35 @@ class BatchJob:
         self.array = array
         self.group = group
         self.usage = usage
-        #: of the tool whose job this is
+        #: exit codes of the tool that the job runs
         self.exit_codes = exit_codes.current()
         self.state = BatchJobState.SUBMITTING
         #: Slurm's id, empty until it is known
         self.slurm_job = ""
-        #: names of the clusters that may run the job, empty for the login node's own cluster
+        #: names of the clusters that may run the job; empty for the login node's own cluster
         self.clusters = ""
-        #: beginning of the job's comment in Slurm's queue, empty until it is submitted
+        #: beginning of the job's comment in Slurm's queue; empty until the job is submitted
         self.comment = ""
-        #: the latest line of ``squeue``
+        #: latest row of the job in ``squeue``
         self.row: QueueRow | None = None
-        #: the mark of its script
+        #: mark that the job's script has left
         self.mark: JobMark | None = None
-        #: done when the nodes of an allocation are granted; cancelled if it ends before
+        #: done when the nodes of an allocation are granted; cancelled if the job ends first
         self.granted: asyncio.Future[JobMark] = asyncio.Future()
         self.ended: asyncio.Future[JobOutcome] = asyncio.Future()
         self.pending = PendingReasons()
         self._components: list[BatchJob] = []
-        self._before = BatchJobState.SUBMITTING
+        self._previous_state = BatchJobState.SUBMITTING
         self._denials = 0
-        # the state in the latest answer of scontrol, empty if there was none
-        self._shown = ""
-        # The worst end of a task of an array that was not good. Slurm may forget it before
-        # the last task ends.
+        # the state in the latest answer of scontrol; empty if there was no answer
+        self._state_in_scontrol = ""
+        # Worst outcome of an array's tasks that have failed so far: Slurm may forget a task
+        # before the last task ends.
         self._failed_task: JobOutcome | None = None
-        # ids of submissions that have succeeded
-        self._well: set[str] = set()
-        # Time at which squeue first listed the job as running after its end, on the event
-        # loop's clock.
+        # ids of the Slurm jobs of this job that have succeeded
+        self._succeeded_ids: set[str] = set()
+        # Time on the event loop's clock at which squeue first listed the job as running after
+        # the job's end.
         self._unnoticed_since: float | None = None
 
     @property
@@ -177,7 +184,7 @@ class BatchJob:
 
     @property
     def leaves_lock(self) -> bool:
-        """Whether a lock shows that the script has begun, and stops any second submission."""
+        """Whether the script uses a lock, which ends any second submission of the job."""
         return self.group is None
 
     @property
@@ -186,7 +193,7 @@ class BatchJob:
         return self.state in (BatchJobState.ENDED, BatchJobState.ABANDONED)
 
     def exclude_foreign(self, rows: Iterable[Found]) -> list[Found]:
-        """Return Slurm's rows or records without those of another job with the same id."""
+        """Return the rows or records of this job, without other jobs that had the same id."""
         return [
             row for row in rows if not answers.is_foreign(row.comment, self.comment)
         ]
@@ -195,9 +202,11 @@ class BatchJob:
         """Slurm has accepted the job; ``now`` is on the event loop's clock."""
         self.pending.since = now
         self.usage.submitted(slurm_job, self.group)
-        # a mark may precede the answer of sbatch; the mark's job id takes precedence
+        # The mark may arrive before the answer of sbatch; its job id takes precedence.
         self.slurm_job = self.slurm_job or slurm_job
-        self._be(BatchJobState.RUNNING if self.granted.done() else BatchJobState.QUEUED)
+        self._set_state(
+            BatchJobState.RUNNING if self.granted.done() else BatchJobState.QUEUED
+        )
         if self.mark is not None:
             self.state = BatchJobState.ENDING
 
@@ -206,15 +215,15 @@ class BatchJob:
         self.state = BatchJobState.SETTLED
 
     def component(self, number: int, usage: NodeUsage) -> BatchJob:
-        """Add a further component of a heterogeneous job, which leaves no mark."""
+        """Add a further component of a heterogeneous job; such a component leaves no mark."""
         component = BatchJob(self.name, usage, group=number)
-        # components have consecutive job ids (sbatch(1), heterogeneous jobs)
+        # Components have consecutive job ids (sbatch(1), heterogeneous jobs).
         component_number = int(ids.number(self.slurm_job)) + number
         component.slurm_job = ids.of(str(component_number), ids.cluster(self.slurm_job))
         component.comment, component.clusters = self.comment, self.clusters
         component.accepted(self.slurm_job, self.pending.since)
         if self.granted.done():
-            component._be(BatchJobState.RUNNING)
+            component._set_state(BatchJobState.RUNNING)
             if not self.granted.cancelled():
                 usage.started(self.granted.result().started)
         self._components.append(component)
@@ -234,72 +243,75 @@ class BatchJob:
         for job in (self, *self._components):
             job.usage.started(mark.started)
             if job.active:
-                job._be(BatchJobState.RUNNING)
+                job._set_state(BatchJobState.RUNNING)
         if not self.granted.done():
             self.granted.set_result(mark)
 
     def listed(self, rows: Sequence[QueueRow]) -> None:
-        """``squeue`` has returned these rows of the job; none if it does not know the job."""
+        """``squeue`` has returned these rows of the job; none if it does not list the job."""
         self._denials = 0 if rows else self._denials + 1
         if rows:
             self.row = rows[0]
         if self.array:
             ended = (JobOutcome.of_row(row) for row in rows if row.over)
             failed = [
-                one for one in (self._failed_task, *ended) if one and not one.good
+                outcome
+                for outcome in (self._failed_task, *ended)
+                if outcome and not outcome.good
             ]
             if failed:
                 self._failed_task = answers.worst(failed, self.exit_codes)
-        # a controller that has just started may not list the job yet
+        # Several answers without the job are required, since a controller that has just
+        # started may not list the job yet.
         if all(row.over for row in rows) and (rows or self._denials >= DENIALS):
             self.state = BatchJobState.ENDING
         elif rows:
             for row in rows:
                 self.usage.seen(row)
-            self._be(_where(*(row.state for row in rows)))
+            self._set_state(_active_state(*(row.state for row in rows)))
 
     def process_records(self, records: list[JobOutcome]) -> JobOutcome | None:
-        """Return the outcome in the answer of ``scontrol``; None if the job has not ended."""
-        # the script of a heterogeneous job runs in the first component
+        """Return the outcome in scontrol's answer; ``None`` if the job has not ended."""
+        # The first record is the component in which a heterogeneous job's script runs.
         outcome = answers.worst(records, self.exit_codes) if self.array else records[0]
-        self._shown = outcome.state
-        if all(one.state in states.ENDED for one in records):
+        self._state_in_scontrol = outcome.state
+        if all(record.state in states.ENDED for record in records):
             return outcome
         if self.mark is not None and outcome.is_later_run(self.mark.ended):
             self.mark = None
-        self._be(_where(outcome.state))
+        self._set_state(_active_state(outcome.state))
         return None
 
     def unanswered(self) -> None:
         """The query for the outcome has failed."""
-        self._shown = ""
+        self._state_in_scontrol = ""
 
     def is_proven(self, outcome: JobOutcome) -> bool:
-        """Whether a successful outcome is confirmed by a mark.
+        """Return whether a mark confirms a successful outcome; other outcomes need no mark.
 
-        If an answer was lost and a job submitted twice, the second script finds the lock of
-        the first, and ends successfully without running the command.
+        If Slurm's answer was lost and the job was submitted twice, the second script finds the
+        lock of the first, and ends successfully without running the command.
         """
         return self.mark is not None or not outcome.good
 
     def process_lock(self, owners: set[str], outcome: JobOutcome) -> JobOutcome | None:
-        """Decide by the lock, which the first of two submissions acquires.
+        """Determine the outcome from the lock, which the first of two submissions acquires.
 
-        :param owners: job ids in the lock files; more than one if tasks of an array have
-            begun in both submissions
+        :param owners: job ids in the lock files; several if tasks of an array have begun in
+            both submissions
         :param outcome: outcome of this submission
-        :returns: outcome of the job; None if another submission determines it
+        :returns: outcome of the job; ``None`` if another submission determines it
         """
         if not owners:
             return replace(outcome, state=LOST, reason=EndReason.NEVER_BEGAN)
         for owner in owners:
             if ids.same(owner, self.slurm_job):
-                self.slurm_job = owner  # the owner also names the cluster that runs it
+                self.slurm_job = owner  # includes the cluster that runs the job
         if outcome.good:
-            self._well.add(self.slurm_job)
+            self._succeeded_ids.add(self.slurm_job)
         elif self.slurm_job in owners:
             return outcome
-        if others := owners - self._well:
+        if others := owners - self._succeeded_ids:
             self.slurm_job = min(others)
             return None
         return outcome
@@ -307,51 +319,55 @@ class BatchJob:
     def outcome_without_record(
         self, reason: EndReason = EndReason.FORGOTTEN
     ) -> JobOutcome:
-        """Return the outcome in the mark; Slurm no longer has a record of the job.
+        """Return the outcome from the mark, as Slurm no longer has a record of the job.
 
-        :param reason: reason of the loss that is reported if there is no mark
+        :param reason: reason that is reported if there is no mark
         """
         if self.mark is not None:
             return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
         return JobOutcome(self.slurm_job, LOST, reason)
 
     def unrecorded(self, at: float) -> None:
-        """Slurm has lost its record of the job before the job began: it has no id now."""
+        """Slurm has lost its record of the job before the job began; the id is void."""
         self.usage.given_up(at)
         self.slurm_job, self.row, self._denials = "", None, 0
-        self._before = BatchJobState.QUEUED
+        self._previous_state = BatchJobState.QUEUED
 
     def accepted_again(self, slurm_job: str) -> None:
-        """Slurm has accepted the job once more."""
+        """Slurm has accepted a second submission of the job."""
         self.usage.submitted(slurm_job)
-        # unless the first submission has begun after all
+        # If the first submission has begun after all, its id is kept.
         self.slurm_job = self.slurm_job or slurm_job
 
     def outcome_after_timeout(self) -> JobOutcome | None:
-        """Return the outcome in the mark, as Slurm did not answer; None if out of date."""
-        # a successful job that Slurm still lists as running may be cancelled or requeued
-        if self.mark is None or (self._shown == "RUNNING" and not self.mark.exit_code):
+        """Return the mark's outcome, as Slurm did not answer; ``None`` if it is unreliable."""
+        # A job that succeeded, but that Slurm still lists as running, may yet be cancelled or
+        # requeued.
+        if self.mark is None or (
+            self._state_in_scontrol == "RUNNING" and not self.mark.exit_code
+        ):
             return None
         return JobOutcome.of_mark(self.mark.slurm_job, self.mark)
 
     def concluded(self, outcome: JobOutcome | None) -> None:
-        """The query for the outcome has finished, with None if the job has not ended."""
+        """The query for the outcome has finished; ``None`` if the job has not ended."""
         if self.state is BatchJobState.SETTLED:
             return
         if outcome is None:
             if self.state is BatchJobState.ENDING:
-                self.state = self._before
+                self.state = self._previous_state
             return
         if self._failed_task is not None:
             outcome = answers.worst([outcome, self._failed_task], self.exit_codes)
         if ids.number(outcome.slurm_job) == ids.number(self.slurm_job):
-            # Slurm's record of a federated job does not name the cluster.
+            # Slurm's record of a federated job lacks the cluster, so the known id is kept.
             outcome = replace(outcome, slurm_job=self.slurm_job)
         rows = [] if self.array or self.row is None else [self.row]
         is_listed = outcome in map(JobOutcome.of_row, rows)
         mark = self.mark
         if mark is not None and outcome.plain and not outcome.is_later_run(mark.ended):
-            # the mark's times of the same run are precise; Slurm's are whole seconds
+            # The mark is from the same run, and its times are more precise than Slurm's, which
+            # are whole seconds.
             ended = mark.ended or outcome.ended
             outcome = replace(outcome, started=mark.started, ended=ended)
         self.usage.ended(outcome)
@@ -375,11 +391,11 @@ class BatchJob:
             self.state = BatchJobState.SETTLED
 
     def outlives_its_end(self, rows: Sequence[QueueRow], now: float) -> bool:
-        """Whether the job, which has ended or was given up, is to be cancelled (again).
+        """Return whether the job, which ended or was given up, has to be cancelled (again).
 
-        A cancelled job may be requeued, and its node may fail after its mark. But Slurm may
-        also not have noticed the end of the run that left the mark; a cancellation would then
-        falsify Slurm's record of that run.
+        A cancelled job may be requeued, as may a job whose node fails after the job left its
+        mark. But Slurm may only not have noticed yet that the run with the mark has ended; a
+        cancellation would then falsify Slurm's record of this run.
 
         :param now: time on the event loop's clock
         """
@@ -392,7 +408,7 @@ class BatchJob:
         return now - self._unnoticed_since >= UNNOTICED_SECONDS
 
     def _has_left_mark(self, row: QueueRow) -> bool:
-        """Whether ``squeue`` lists the run that has left the mark, and not a later run."""
+        """Return whether ``squeue`` lists the run that left the mark, and not a later run."""
         if self.mark is None or row.state not in states.RUNNING:
             return False
         ended, started = self.mark.ended, row.started
@@ -400,14 +416,14 @@ class BatchJob:
             ended is not None and started is not None and started < ended
         )
 
-    def _be(self, state: BatchJobState) -> None:
-        """Set the state, or the state to return to if a query is in progress."""
-        self._before = state
-        # Slurm may answer after the job was abandoned
+    def _set_state(self, state: BatchJobState) -> None:
+        """Set the state; during a query for the outcome, set the state to return to."""
+        self._previous_state = state
+        # Slurm may answer after the job was abandoned.
         if self.state in _UNENDED:
             self.state = state
 
 
-def _where(*names: str) -> BatchJobState:
+def _active_state(*names: str) -> BatchJobState:
     running = states.RUNNING & {*names}
     return BatchJobState.RUNNING if running else BatchJobState.QUEUED

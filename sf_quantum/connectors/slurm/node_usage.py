@@ -1,4 +1,4 @@
-"""The nodes that a Slurm job requests, holds and frees, in the run's journal."""
+"""Journal entries about the nodes that a Slurm job requests, holds and frees."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sf_quantum.slurm.squeue import QueueRow
 
 
 class NodeUsage:
-    """The nodes of a Slurm job over time, for the run's journal.
+    """Records the nodes of a Slurm job over time in the run's journal.
 
-    :param job: StreamFlow's name of the job, None if the nodes serve several jobs
+    :param strategy: name of the allocation strategy
+    :param job: StreamFlow's name of the job; ``None`` if the nodes serve several jobs
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class NodeUsage:
     ) -> None:
         self._deployment, self._service = deployment, service
         self._strategy, self._job = strategy, job
-        #: the number of nodes, as far as known
+        #: number of nodes that the job holds, if known
         self.nodes = 0
         self._allocation = self._slurm_job = ""
         self._requested = 0.0
@@ -42,7 +43,7 @@ class NodeUsage:
         self._requested = at
 
     def submitted(self, slurm_job: str, group: int | None = None) -> None:
-        """Slurm has accepted the job, or the component of a heterogeneous one."""
+        """Slurm has accepted the job, or the component ``group`` of a heterogeneous job."""
         number = ids.number(slurm_job)
         component_id = number if group is None else f"{number}+{group}"
         self._slurm_job = slurm_job
@@ -53,23 +54,23 @@ class NodeUsage:
         self._started = at
 
     def seen(self, row: QueueRow) -> None:
-        """``squeue`` lists the job."""
+        """``squeue`` has listed the job with this row."""
         if row.state in ("RUNNING", "COMPLETING"):
-            self._seen_on(row)
+            self._note_nodes(row)
         elif row.state == "PENDING":
             self._pending_reason = row.reason.strip("()") or None
             if self.nodes:
                 ended = row.ended or row.started or self._started or self._requested
-                # Slurm may list the expected next start and end instead.
+                # The times may be those of the expected next run, and in the future.
                 self._release(min(ended, time.time()))
-                self._wait_again()
+                self._record_requeue()
 
     def given_up(self, at: float) -> None:
-        """Slurm has lost the request."""
+        """Slurm has lost its record of the request."""
         self._release(at)
 
     def given_back(self, at: float) -> None:
-        """The driver gives the nodes back; further calls have no effect."""
+        """The driver has released the nodes; further calls have no effect."""
         if self._ended is None:
             self._ended = at
 
@@ -80,17 +81,17 @@ class NodeUsage:
             self._started = outcome.started
 
     def settle(self, row: QueueRow | None) -> None:
-        """Complete the entry with Slurm's times, or else with the script's times."""
+        """Complete the entry with Slurm's times or, without a row, with the script's times."""
         if self._settled:
             return
         self._settled = True
         ended = self._ended
         if row is not None:
-            self._seen_on(row)
+            self._note_nodes(row)
         elif self._started is not None:
             self._hold(self._started, self.nodes or 1, None)
         if row is not None and row.ended is not None:
-            ended = _refined(row.ended, ended)
+            ended = _more_precise(row.ended, ended)
         requested = max(self._requested, self._held_since)
         self._release(requested if ended is None else ended)
 
@@ -98,9 +99,9 @@ class NodeUsage:
         """Record the outcome of a job that requested nodes at ``submitted``."""
         started, ended = outcome.started, outcome.ended
         if started is not None:
-            started = _refined(started, submitted)
+            started = _more_precise(started, submitted)
         if ended is not None:
-            ended = _refined(ended, started or submitted)
+            ended = _more_precise(ended, started or submitted)
         if (record := journal.current()) is not None:
             record.write(
                 events.Slurm(
@@ -124,8 +125,8 @@ class NodeUsage:
                 )
             )
 
-    def _seen_on(self, row: QueueRow) -> None:
-        # Slurm lists only those nodes of a COMPLETING job that are not free yet.
+    def _note_nodes(self, row: QueueRow) -> None:
+        # For a COMPLETING job, Slurm lists only the nodes that are not free yet.
         all_nodes = row.node_list and row.state != "COMPLETING"
         if all_nodes and row.started is not None:
             self._hold(row.started, row.nodes, row.node_list)
@@ -134,15 +135,15 @@ class NodeUsage:
         if nodes != self.nodes:
             began = self._requested if self._started is None else self._started
             status = "resized" if self.nodes else "granted"
-            self.nodes, self._held_since = nodes, _refined(at, began)
+            self.nodes, self._held_since = nodes, _more_precise(at, began)
             self._write_held(status, self._held_since, node_list)
 
     def _release(self, at: float) -> None:
         self.nodes = 0
         self._write_held("released", at)
 
-    def _wait_again(self) -> None:
-        """Note that a job waits for the nodes that Slurm has taken from it."""
+    def _record_requeue(self) -> None:
+        """Record that the job waits again for nodes, as Slurm has requeued it."""
         if self._job is not None and (record := journal.current()) is not None:
             record.write(
                 events.Nodes(
@@ -155,6 +156,7 @@ class NodeUsage:
             )
 
     def _write_held(self, status: str, at: float, node_list: str | None = None) -> None:
+        """Write into the run's journal how many nodes the job holds from now on."""
         if (record := journal.current()) is not None:
             record.write(
                 events.Allocation(
@@ -176,8 +178,12 @@ class NodeUsage:
             )
 
 
-def _refined(second: float, moment: float | None) -> float:
-    """The more precise time of the same event, as Slurm's times are whole seconds."""
+def _more_precise(second: float, moment: float | None) -> float:
+    """Return the more precise of two times of one event; Slurm's times are whole seconds.
+
+    :param second: Slurm's time
+    :param moment: a precise time, used if it rounds down to ``second``
+    """
     if moment is not None and second <= moment < second + 1:
         return moment
     return second

@@ -1,10 +1,10 @@
 """The outcome of a job that has ended: from Slurm, or from the mark of its script.
 
-Slurm reports the outcome with ``squeue`` or ``scontrol``, else in its accounting. A reported
-success is the outcome of the step's job only if the script has begun, as its lock file shows.
-If the answer of ``sbatch`` was lost, Slurm may have two jobs. The mark of the first job may
-then appear during a query about the second one, whose result is discarded: the query is
-repeated for the first job.
+Slurm reports the outcome with ``squeue`` or ``scontrol``, otherwise in its accounting. A
+reported success is the outcome of the step's job only if the script has begun, which its lock
+file shows. If the answer of ``sbatch`` was lost, Slurm may have two jobs. The mark of the
+first Slurm job may then appear during a query about the second. In this case, the result is
+discarded, and the query is repeated for the first.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sf_quantum.connectors.slurm.transport.login import (
 from sf_quantum.slurm import ids, states
 from sf_quantum.slurm.squeue import QueueRow
 
-# Slurm's record of a failed job may appear this long after the mark of its script.
+# Longest time after the mark of a job's script until Slurm's record of the job appears.
 DETAIL_TIMEOUT_SECONDS = 5.0
-# The mark also contains the outcome, so Slurm's answer is not worth a long wait.
+# Shorter wait for Slurm's answer if there is a mark, since the mark also has the outcome.
 TIMEOUT_WITH_MARK_SECONDS = 3
 
 
 class Outcomes:
     """Determines the outcomes of jobs.
 
-    :param interval_seconds: time after which a slow file system shows a mark
-    :param fetch_rows: function that calls ``squeue`` and returns its rows by job
-    :param resubmit: function that submits a job again that Slurm has lost before the job
-        began; it returns the failure if Slurm refuses the job, else None
+    :param interval_seconds: time after which even a slow file system shows a mark
+    :param fetch_rows: function that calls ``squeue`` and returns the rows by job
+    :param resubmit: function that submits a job again if Slurm lost the job before it began;
+        it returns the failure if Slurm refuses the job, otherwise ``None``
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Outcomes:
 
     @survives_errors
     async def conclude(self, job: BatchJob) -> None:
-        """Determine the outcome, and pass it to the job; None if there is none yet."""
+        """Determine the outcome, and pass it to the job; ``None`` if there is none yet."""
         outcome = None
         try:
             outcome = await self._determine(job)
@@ -66,7 +66,7 @@ class Outcomes:
             job.concluded(outcome)
 
     async def _determine(self, job: BatchJob) -> JobOutcome | None:
-        """Return the outcome; None if the job has not ended, or the query has failed."""
+        """Return the outcome; ``None`` if the job has not ended, or the query has failed."""
         deadline = asyncio.get_running_loop().time() + DETAIL_TIMEOUT_SECONDS
         for pause in backoff.DETAIL.pauses():
             if asyncio.get_running_loop().time() >= deadline:
@@ -80,7 +80,7 @@ class Outcomes:
         return job.outcome_after_timeout()
 
     async def _query(self, job: BatchJob) -> JobOutcome | None:
-        """Query Slurm once; return None if the outcome is unknown or the job has not ended."""
+        """Query Slurm once; return ``None`` if there is no outcome yet, or it is unknown."""
         queried_id = job.slurm_job
         has_mark = job.mark is not None
         timeout = TIMEOUT_WITH_MARK_SECONDS if has_mark else answers.PATIENCE_SECONDS
@@ -105,19 +105,19 @@ class Outcomes:
         return await self._query_without_record(job, was_recorded=not outcomes)
 
     async def _fetch_from_squeue(self, job: BatchJob) -> list[JobOutcome] | None:
-        """Return the outcome that ``squeue`` reports; None if missing or incomplete."""
+        """Return the outcome that ``squeue`` reports; ``None`` if missing or incomplete."""
         if job.array or job.group is not None:
             return None
         if job.mark is not None:
             rows = (await self._fetch_rows()).get(job, [])
         else:
-            # This row is the reason for the query.
+            # If squeue listed the job as ended, its row is the reason for this query.
             rows = [job.row] if job.row is not None and job.row.over else []
         outcome = JobOutcome.of_row(rows[0]) if rows else None
         return None if outcome is None else [outcome]
 
     async def _confirm(self, job: BatchJob, outcome: JobOutcome) -> JobOutcome | None:
-        """Return the outcome of the step's job; None if it cannot be determined yet."""
+        """Return the outcome of the step's job; ``None`` if it cannot be determined yet."""
         if job.is_proven(outcome):
             return outcome
         queried_id, owners = job.slurm_job, await self._read_lock_owners(job)
@@ -126,7 +126,7 @@ class Outcomes:
         return job.process_lock(owners, outcome)
 
     async def _read_lock_owners(self, job: BatchJob) -> set[str] | None:
-        """Return the ids of the Slurm jobs whose scripts have begun; None if unknown."""
+        """Return the ids of the Slurm jobs whose scripts have begun; ``None`` if unknown."""
         folder, key = shlex.quote(self._login.spool), job.key
         files = f"{folder}/{key}-*.lock" if job.array else f"{folder}/{key}.lock"
         text, code = await self._login.ask(f"cat {files}")
@@ -138,13 +138,14 @@ class Outcomes:
     async def _query_without_record(
         self, job: BatchJob, was_recorded: bool
     ) -> JobOutcome | None:
-        """Return the outcome of a job of which Slurm has no record; None if unknown.
+        """Return the outcome of a job of which Slurm has no record; ``None`` if unknown.
 
         :param was_recorded: whether Slurm may have recorded the job; false if the id now
             belongs to another job
         """
         if job.mark is None:
-            # An exception here means a lost connection, not a lost job.
+            # If the connection is lost, the next call raises an exception, so a lost
+            # connection is not mistaken for a lost job.
             next_id = await self._controller.next_job(job.slurm_job)
             if next_id is not None and int(ids.number(job.slurm_job)) >= next_id:
                 # Slurm has lost its state, and will assign this id again.

@@ -1,6 +1,6 @@
-"""A partition's queue as Slurm lists it, for a forecast of the wait in it.
+"""A partition's queue as Slurm lists it, for a forecast of a job's wait.
 
-Slurm is queried once for processors and once for jobs; the number of jobs listed is bounded.
+Slurm is queried once for processors and once for jobs; the number of listed jobs is limited.
 """
 
 from __future__ import annotations
@@ -17,18 +17,24 @@ from sf_quantum.slurm import squeue
 from sf_quantum.slurm.counts import limit_seconds
 from sf_quantum.slurm.partitions import PROCESSORS_FORMAT, processors
 
-#: Largest number of jobs in a partition whose queue is simulated.
+#: largest number of jobs in a partition for a forecast; queues with more are not simulated
 MOST_JOBS = 1000
+# time limit of each of Slurm's commands
 PATIENCE_SECONDS = 5
-# Reasons of pending jobs that delay others; held, dependent or limited jobs delay none.
-_IN_TURN = {"None", "Priority", "Resources", ""}
-# Value in squeue(1) for a job that does not share its nodes with others.
+# Reasons of pending jobs that delay other jobs. Jobs that are held, that wait for another job
+# or that have reached a limit do not.
+_DELAYING_REASONS = {"None", "Priority", "Resources", ""}
+# value in squeue(1) for a job that does not share its nodes with others
 _EXCLUSIVE = "NO"
+# line between the output for processors and the output for jobs
 _SEPARATOR = "jobs:"
 
 
 class NoForecast(Exception):
-    """Why the wait in a partition cannot be predicted; the text follows a target's name."""
+    """The wait in a partition cannot be predicted.
+
+    The text is the reason, to follow the target's name in a message.
+    """
 
 
 @dataclass(frozen=True)
@@ -46,10 +52,10 @@ class JobInQueue:
 class PartitionQueue:
     """The processors and the jobs of a partition.
 
-    :param idle: processors without a job
-    :param per_node: processors of the smallest node
+    :param idle: number of processors without a job
+    :param per_node: number of processors of the smallest node
     :param exclusive: whether each job gets whole nodes
-    :param pending: pending jobs, in the order of their priorities
+    :param pending: pending jobs, highest priority first
     """
 
     idle: int = 0
@@ -59,7 +65,7 @@ class PartitionQueue:
     pending: list[JobInQueue] = field(default_factory=list)
 
     def request(self, service: SlurmService) -> JobInQueue:
-        """Return what a job of a service requests."""
+        """Return the request of a service's job."""
         options = service.options
         nodes = _first_number(options.get("nodes"))
         each = _first_number(options.get("ntasksPerNode"))
@@ -67,8 +73,8 @@ class PartitionQueue:
         if options.get("ntasks"):
             tasks = _first_number(options["ntasks"])
             nodes = min(nodes, tasks)
-            # Slurm takes as many nodes as the tasks need. On each, 22.05 allocates processors
-            # for this number of tasks; 24.11 allocates only those of ``ntasks``.
+            # Slurm allocates as many nodes as the tasks need. On each node, 22.05 allocates
+            # processors for `ntasksPerNode` tasks; 24.11 allocates only `ntasks` in total.
             if options.get("ntasksPerNode"):
                 each = min(each, tasks)
                 nodes = max(nodes, math.ceil(tasks / each))
@@ -81,9 +87,9 @@ class PartitionQueue:
 
 
 def command(partition: str) -> str:
-    """The shell command for :func:`read`."""
+    """Return the shell command whose output :func:`read` reads."""
     name = shlex.quote(partition)
-    # one line more than allowed shows that there are too many jobs
+    # One line more than the limit is printed, which shows that there are too many jobs.
     return (
         f"plain timeout {PATIENCE_SECONDS} sinfo --noheader --partition={name} "
         f"--format='{PROCESSORS_FORMAT}' && echo {_SEPARATOR} && "
@@ -121,23 +127,25 @@ def read(text: str) -> PartitionQueue:
 
 
 def _jobs(lines: list[str], per_node: int) -> Iterator[tuple[str, JobInQueue]]:
+    """Yield each job that delays others, with its state."""
     for line in lines:
         row = squeue.partition_job(line)
         processors, pending = row.processors, row.state == "PENDING"
         if pending and row.shared == _EXCLUSIVE:
             processors = max(processors, row.nodes * per_node)
-        if pending and row.reason.strip("()") not in _IN_TURN:
+        if pending and row.reason.strip("()") not in _DELAYING_REASONS:
             continue
         yield row.state, JobInQueue(processors, _seconds_left(row))
 
 
 def _seconds_left(row: squeue.PartitionJob) -> float:
-    """Return the time that Slurm leaves a job; a pending job has its whole time limit left."""
+    """Return the time left until a job's time limit; for a pending job, the whole limit."""
     if row.state == "COMPLETING":
         return 0.0
     seconds = limit_seconds(row.left)
     if seconds is None:
-        # a job that has reached its limit ends soon; any other has no limit, or a long one
+        # The text is INVALID. A running job with a limit has reached it, and ends soon; any
+        # other job has no limit, or a very long one.
         is_over = row.state != "PENDING" and limit_seconds(row.limit) is not None
         seconds = 0.0 if is_over else math.inf
     return seconds
@@ -149,9 +157,10 @@ def _first_number(value: JSON) -> int:
 
 
 def named(options: Mapping[str, JSON]) -> str:
-    """Return the partition that options of a service name.
+    """Return the partition that the options of a service name.
 
-    :raises NoForecast: if they name no partition, or several, which have separate queues
+    :raises NoForecast: if they name no partition, or several partitions, which have separate
+        queues
     """
     name = str(options.get("partition") or "")
     if not name or "," in name:

@@ -53,7 +53,7 @@ from sf_quantum.qpu.leasing.held_leases import (
 )
 from sf_quantum.text import utc
 
-# added to a job's waiting time, so that the login node can answer even if that time is 0
+# added to a job's longest wait, so that the login node can answer even if this is 0
 ASK_SECONDS = 10.0
 # name of the file of QPU definitions in the spool
 DEFINITIONS = "qrmi_config.json"
@@ -66,11 +66,11 @@ NO_COMMAND = 127
 TRY_AGAIN = 75
 # Hints that the QPU's service must not ignore.
 _BINDING_HINTS = {"latestStart", "priority", "reservation"}
-# the help of sbatch also lists the options of SPANK plugins
+# The help text of sbatch also lists the options of SPANK plugins.
 _HAS_PLUGIN = "sbatch --help | grep -Eq -e '--qpu([=[, ]|$)'"
 # QRMI's plugin omits QPUs that it cannot acquire (spank_qrmi.c); without this check, the
 # job would silently run without such a QPU.
-_SPANK = """\
+_CHECK_SPANK = """\
 have=",${{{own}-$SLURM_JOB_QPU_RESOURCES}},"
 for qpu in {names}; do
   case $have in *",$qpu,"*) continue ;; esac
@@ -87,12 +87,12 @@ class QpuUse:
     """A job's use of its QPUs.
 
     :param spank: whether Slurm acquires the leases (``--qpu=``)
-    :param account: the path prefix of the job's account files
-    :param config: the file with the QPU definitions on the cluster; None if the job's
-        environment contains them
+    :param account: path prefix of the job's account files
+    :param config: file with the QPU definitions on the cluster; ``None`` if the job's
+        environment contains the definitions
     :param hints: hints for ``sfq lease`` on the node. With ``--qpu=``, only
         ``has_alternative`` is used: a job with another target leaves a QPU that goes offline
-    :param waited: seconds that the job waited before its submission
+    :param waited: seconds that the job waited for its QPUs before its submission
     """
 
     job: str
@@ -104,7 +104,7 @@ class QpuUse:
     waited: float = 0.0
 
     def command(self, line: str) -> str:
-        """Wrap a shell command so that it runs with its leases, and an account is written."""
+        """Return a shell command that runs ``line`` with its leases, and writes an account."""
         marks = job_marks.marks(self.job, self.qpus)
         variables = [f"{key}={shlex.quote(value)}" for key, value in marks.items()]
         lease = f"env {' '.join(variables)} sfq lease --qpu {','.join(self.qpus)}"
@@ -127,7 +127,7 @@ class QpuUse:
             given = [f"--{k} {v} " for k, v in options.items() if v is not None]
             return f"{lease} {''.join(given)}{rest}"
         unknown = CommandRun(0, [LeaseUsage(name, None) for name in self.qpus])
-        wrapped = _SPANK.format(
+        wrapped = _CHECK_SPANK.format(
             own=RESOURCES[0],
             names=" ".join(self.qpus),
             code=TRY_AGAIN,
@@ -149,7 +149,7 @@ class _QpuState:
 
     @property
     def error(self) -> QpuError:
-        """The error that a request for a lease would cause."""
+        """The error that a request for a lease would raise in this state."""
         if self.state == "offline":
             return NoLease(self.note or f"QPU {self.qpu} is offline")
         return QpuError(self.note)
@@ -165,7 +165,7 @@ class _QpuStates:
 class ServiceQpus:
     """The QPUs that the services of a deployment use.
 
-    :param config: the file with the QPU definitions on the driver's host
+    :param config: file with the QPU definitions on the driver's host
     """
 
     def __init__(
@@ -175,15 +175,16 @@ class ServiceQpus:
         self._deployment = deployment
         self._services = [service for service in services if service.qpu]
         self._config = config
-        self._plugin = asyncio.Lock()
+        self._plugin_lock = asyncio.Lock()
         self._has_plugin: bool | None = None
         self._requests: dict[tuple[str, ...], asyncio.Task[list[_QpuState]]] = {}
-        # When each QPU that does not answer was first found silent, by the monotonic clock.
+        # By QPU that does not answer: when it was first found silent, on the monotonic clock.
         self._silent: dict[str, float] = {}
-        # QPUs that have answered, so the login node can reach them.
+        # QPUs that have answered, which shows that the login node can reach them.
         self._reached: set[str] = set()
         self._warnings = journal.Warnings()
-        # the job that submitted each QPU job, since jobs may share the lease of an allocation
+        # By QPU job: the workflow job that submitted it. Several workflow jobs may share the
+        # lease of an allocation.
         self._owners: dict[str, str] = {}
 
     def check(self) -> None:
@@ -204,8 +205,8 @@ class ServiceQpus:
                     ) from error
 
     async def prepare(self, queue: SlurmQueue, job: str) -> None:
-        """Determine once whether ``sbatch`` has ``--qpu=``; the job waits for the result."""
-        async with self._plugin:
+        """Determine, once, whether ``sbatch`` has the option ``--qpu=``."""
+        async with self._plugin_lock:
             if self._has_plugin is not None or not self._services:
                 return
             _, code = await self._run(queue, job, _HAS_PLUGIN)
@@ -214,7 +215,7 @@ class ServiceQpus:
                 service.spank = self._has_plugin
 
     async def lend(self, queue: SlurmQueue, job: str, qpus: list[str]) -> QpuUse:
-        """Wait until a job's QPUs are :meth:`online`, and return the job's use of them."""
+        """Wait until a job's QPUs are :meth:`online`; return how the job uses the QPUs."""
         job_hints = hints.of(job)
         waited = await self.online(queue, job, qpus)
         if self._has_plugin and (
@@ -241,12 +242,12 @@ class ServiceQpus:
     async def online(self, queue: SlurmQueue, job: str, qpus: Collection[str]) -> float:
         """Wait until no QPU is offline, with the limits of a wait for a lease.
 
-        The wait for a QPU that has never answered is short: the nodes may be able to reach it
-        even if the login node cannot.
+        The wait for a QPU that has never answered is short: the nodes may be able to reach the
+        QPU even if the login node cannot.
 
         :returns: seconds of waiting, without the first query on the login node
-        :raises LeaseFailure: if a QPU was not available within the job's waiting time, or
-            has stopped answering, or is offline and the job has another target
+        :raises LeaseFailure: if a QPU was not available within the job's longest wait, or
+            stopped answering, or is offline while the job has another target
         """
         job_hints = hints.of(job)
         wait = job_hints.seconds_left
@@ -254,15 +255,16 @@ class ServiceQpus:
         limit = patience + ASK_SECONDS if job_hints.has_alternative else None
         try:
             async with asyncio.timeout(limit):
-                return await self._until_online(queue, job, qpus, job_hints)
+                return await self._await_online(queue, job, qpus, job_hints)
         except TimeoutError as error:
             raise WorkflowExecutionException(
                 f"Job {job} is not submitted: the login node does not answer"
             ) from error
 
-    async def _until_online(
+    async def _await_online(
         self, queue: SlurmQueue, job: str, qpus: Collection[str], job_hints: JobHints
     ) -> float:
+        """Wait until no QPU is offline; see :meth:`online`."""
         patience = Patience(
             job_hints.seconds_left,
             TROUBLE_SECONDS,
@@ -299,10 +301,10 @@ class ServiceQpus:
         """Write a job's QPU jobs into the journal.
 
         :param good: whether the job's exit status is a success
-        :raises WorkflowExecutionException: if it is, but the job did not use its QPU, or this
-            is unknown
+        :raises WorkflowExecutionException: if the exit status is a success, but the job did
+            not use its QPU, or this is unknown
         :raises LeaseRefused: if the job failed because a QPU refused its user
-        :raises LeaseFailure: instead, if the job has another target
+        :raises LeaseFailure: if the job failed for this reason, but has another target
         """
         files = f"{shlex.quote(use.account)}.*"
         attempts = " ".join(map(str, range(READ_ATTEMPTS if good else 1)))
@@ -320,7 +322,7 @@ class ServiceQpus:
         waited_out = any(run.waited_out for run in runs)
         refusal = next(filter(None, (run.refusal for run in runs)), None)
         succeeded = [run for run in runs if _is_success(run)]
-        # The status of `sfq lease` without a lease may be among the codes of a success.
+        # The tool may list the status with which `sfq lease` fails among its success codes.
         lacks_lease = not succeeded and (waited_out or refusal is not None)
         if waited_out and (lacks_lease or not good):
             hints.wait_out(use.job)
@@ -336,7 +338,7 @@ class ServiceQpus:
             _check_used(use, succeeded)
 
     def _record_own_jobs(self, use: QpuUse, run: CommandRun) -> CommandRun:
-        """Select the QPU jobs of this job, and write new QPU jobs into the journal."""
+        """Write a job's new QPU jobs into the journal; return the run with only these."""
         leases = []
         for lease in run.leases:
             of_job: list[LeaseJob] = []
@@ -355,7 +357,7 @@ class ServiceQpus:
     async def _states(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState]:
-        """The states of QPUs, empty if unknown; concurrent jobs share one request."""
+        """Return the states of QPUs; empty if unknown. Concurrent jobs share one query."""
         key = (queue.login.spool, *qpus)
         if key not in self._requests:
             task = asyncio.create_task(self._request(queue, job, qpus))
@@ -366,7 +368,7 @@ class ServiceQpus:
     async def _request(
         self, queue: SlurmQueue, job: str, qpus: Collection[str]
     ) -> list[_QpuState]:
-        """Run ``sfq qpus`` on the login node, after copying the QPU definitions if needed."""
+        """Run ``sfq qpus`` on the login node; first copy the QPU definitions if needed."""
         file = posixpath.join(queue.login.spool, DEFINITIONS)
         command = f"sfq qpus --json --qpu {','.join(qpus)}"
         if self._config:
@@ -378,7 +380,7 @@ class ServiceQpus:
         pauses = backoff.CLUSTER.pauses()
         while code == NO_FILE and self._config:
             await queue.start_watching()
-            trouble = await self._hand_over(queue, file, self._config)
+            trouble = await self._copy_definitions(queue, file, self._config)
             text, code = await self._run(queue, job, command)
             if code == NO_FILE:
                 self._warnings.warn(
@@ -388,12 +390,14 @@ class ServiceQpus:
                 await asyncio.sleep(next(pauses))
         if (states := _read_states(text)) is None:
             error = " ".join(text.split())
-            lacks = code == NO_COMMAND
-            self._warn_unknown(qpus, "sfq is not installed there" if lacks else error)
+            is_missing = code == NO_COMMAND
+            self._warn_unknown(
+                qpus, "sfq is not installed there" if is_missing else error
+            )
         return states or []
 
     async def _run(self, queue: SlurmQueue, job: str, command: str) -> tuple[str, int]:
-        """Run a command on the login node, and retry while the node is unreachable."""
+        """Run a command on the login node; retry while the node is unreachable."""
         pauses = backoff.CLUSTER.pauses()
         while True:
             try:
@@ -402,7 +406,7 @@ class ServiceQpus:
                 self._warnings.warn(f"Job {job} waits: {error}")
                 await asyncio.sleep(next(pauses))
 
-    async def _hand_over(self, queue: SlurmQueue, file: str, config: str) -> str:
+    async def _copy_definitions(self, queue: SlurmQueue, file: str, config: str) -> str:
         """Copy the QPU definitions, which may contain credentials, to the login node.
 
         :returns: the error to report if the file is missing afterwards
@@ -417,7 +421,7 @@ class ServiceQpus:
         return "the file arrived incomplete"
 
     def _awaited_qpu(self, states: list[_QpuState]) -> _QpuState | None:
-        """The state of the first QPU that a job has to wait for, if any."""
+        """Return the state of the first QPU for which a job has to wait, if any."""
         now = time.monotonic()
         for state in states:
             if state.state != "no answer":
@@ -437,12 +441,12 @@ class ServiceQpus:
         return None
 
     def _is_awaited(self, qpu: str, now: float) -> bool:
-        """Whether jobs wait for a QPU that does not answer."""
+        """Return whether jobs wait for a QPU that does not answer."""
         since = self._silent.setdefault(qpu, now)
         return qpu in self._reached or now - since < TROUBLE_SECONDS
 
     def _is_submitted_anyway(self, state: _QpuState, job_hints: JobHints) -> bool:
-        """Whether a job is submitted after a while, since the nodes may reach its QPU."""
+        """Return whether a job will be submitted anyway, since the nodes may reach the QPU."""
         return state.qpu not in self._reached and job_hints.seconds_left is None
 
     def _check_wait(

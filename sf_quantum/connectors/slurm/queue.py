@@ -1,11 +1,11 @@
-"""The jobs of one deployment in Slurm's queue: submitted, followed, cancelled.
+"""The jobs of one deployment in Slurm's queue: their submission, states and cancellation.
 
 When the script of a job ends, it leaves a *mark* (see
-:mod:`sf_quantum.connectors.slurm.scripts`), which shows the end promptly. ``squeue``, with one
-call for all jobs, reports outcomes: soon after a mark, and once in each ``pollingInterval`` of
-the deployment for jobs that could not leave a mark. ``scontrol`` is queried if ``squeue`` does
-not report an outcome. :mod:`sf_quantum.connectors.slurm.job` has the state transitions of a
-job.
+:mod:`sf_quantum.connectors.slurm.scripts`), which shows the end promptly. ``squeue`` reports
+outcomes, with one call for all jobs: soon after a mark, and once in each ``pollingInterval``
+of the deployment for jobs that could not leave a mark. If ``squeue`` does not report an
+outcome, ``scontrol`` is queried. :mod:`sf_quantum.connectors.slurm.job` has the state
+transitions of a job.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ from sf_quantum.connectors.slurm.transport.spool_shell import SpoolShell
 from sf_quantum.slurm import ids
 from sf_quantum.slurm.squeue import QueueRow
 
+# longest wait for pending submissions when the queue is closed
 CLOSE_SECONDS = 5.0
-# seconds between two calls of `squeue` that follow marks
+# average time between two calls of `squeue` after marks
 PROMPT_SECONDS = 0.5
-# seconds by which calls after a pause may come earlier than that, in total
+# total time by which calls after a pause may come earlier
 PROMPT_BURST_SECONDS = 1.5
-# Usual reasons why jobs are pending; the run does not warn of these reasons. The site's
-# plugins cause the last two, while a job waits for a lease.
+# Usual reasons why jobs are pending, of which the run does not warn. The last two appear while
+# a job waits for a lease that the site's plugins acquire.
 USUAL_REASONS = {"None", "Priority", "Resources"}
 USUAL_REASONS |= {"BurstBufferResources", "BurstBufferStageIn"}
 
 
 class SlurmQueue:
-    """See the module.
+    """Submits, follows and cancels the jobs of one deployment.
 
-    :param interval_seconds: the minimum time between two calls of ``squeue``
+    :param interval_seconds: minimum time between two calls of ``squeue``, except after marks
     :param orphan_seconds: seconds without a sign of life of the driver after which an
         allocation ends
     """
@@ -78,22 +79,28 @@ class SlurmQueue:
         self._interval = interval_seconds
         self.orphan_seconds = orphan_seconds
         self._warnings = journal.Warnings(USUAL_REASONS)
-        # Jobs by key; removed when they are settled.
+        # jobs that are not settled, by key
         self._jobs: dict[str, BatchJob] = {}
-        # submissions, also by key
+        # submissions of these jobs, by key
         self._requests: dict[str, Submission] = {}
+        # marks of steps that are awaited, by the step's key
         self._steps: dict[str, asyncio.Future[JobMark]] = {}
         self._submissions = Submissions(controller)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        # set when a mark may come, which ends a pause between two looks for marks
         self._wake = asyncio.Event()
-        self._list = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
+        self._paced_squeue = Paced(self._squeue, PROMPT_SECONDS, PROMPT_BURST_SECONDS)
         self._outcomes = Outcomes(
-            self.login, controller, interval_seconds, self._list, self._submit_again
+            self.login,
+            controller,
+            interval_seconds,
+            self._paced_squeue,
+            self._submit_again,
         )
-        self._polled = -math.inf
+        self._last_poll = -math.inf
         # time at which a job or a step was last submitted, or ended
-        self._changed = -math.inf
+        self._last_event = -math.inf
         self._closed = False
 
     async def submit(
@@ -109,9 +116,9 @@ class SlurmQueue:
         """Submit a new job, retrying while Slurm cannot accept it, and follow it.
 
         :param options: see :class:`sf_quantum.connectors.slurm.transport.controller.Submission`
-        :param note: see there, also for ``at_once`` and ``clusters``
-        :raises SlurmRefusal: if Slurm refuses the job, with Slurm's message
-        :raises asyncio.CancelledError: once the queue is closed
+        :param note: see the same class, also for ``at_once`` and ``clusters``
+        :raises SlurmRefusal: if Slurm refuses the job; the text has Slurm's message
+        :raises asyncio.CancelledError: if the queue is closed
         """
         await self.start_watching()
         job.comment = f"sfq:{self.login.driver_run}:{job.key}"
@@ -129,11 +136,11 @@ class SlurmQueue:
             raise
         job.accepted(slurm_job, _now())
         self._conclude_if_new(job, BatchJobState.SUBMITTING)
-        self._changed = _now()
+        self._last_event = _now()
         self._wake.set()
 
     async def _submit_again(self, job: BatchJob) -> JobOutcome | None:
-        """Resubmit a job that has not begun; return the failure if Slurm refuses it."""
+        """Resubmit a lost job that had not begun; return the failure if Slurm refuses it."""
         old = job.slurm_job
         logger.warning(
             f"Slurm has lost its record of {job.name}, Slurm job {ids.words(old)}, which had not "
@@ -162,19 +169,20 @@ class SlurmQueue:
         return component
 
     async def step_mark(self, key: str) -> JobMark:
-        """Wait for the mark of a step within an allocation."""
+        """Wait for the mark of a step of an allocation."""
         self._steps[key] = asyncio.Future()
-        self._changed = _now()
+        self._last_event = _now()
         try:
             return await self._steps[key]
         finally:
             del self._steps[key]
 
     async def argument(self, command: str) -> str:
-        """Return a command for ``sh -c``.
+        """Return a command for ``sh -c`` that runs ``command``.
 
-        A command that is too long is written to a file in the *spool*, a folder next to the
-        jobs' work directories (see :mod:`sf_quantum.connectors.slurm.scripts`).
+        If the command is too long for an argument, it is written to a file in the *spool*, a
+        folder next to the jobs' work directories (see
+        :mod:`sf_quantum.connectors.slurm.scripts`).
         """
         if not is_too_long(command):
             return command
@@ -182,28 +190,28 @@ class SlurmQueue:
         return await self.login.spooled(command)
 
     async def cancel(self, *jobs: BatchJob) -> None:
-        """Cancel the jobs that have not ended, without waiting for their end."""
+        """Cancel the jobs that have not ended, without waiting for their ends."""
         await self.scancel(*[job.slurm_job for job in jobs if not job.ended.done()])
 
     async def scancel(self, *ids: str) -> None:
         """Cancel jobs; if that fails, the login node's shell cancels them later."""
-        if ids := tuple(filter(None, ids)):  # a job that is submitted again has no id
+        if ids := tuple(filter(None, ids)):  # a job that is being resubmitted has no id
             await self.controller.cancel(*ids)
 
     async def close(self) -> None:
-        """Cancel all jobs, settle the journal and close the login node.
+        """Cancel all jobs, complete the journal, and close the login node's shell.
 
         Jobs that cannot be cancelled in time are left to the login node's shell.
         """
-        self._closed = self._list.hurried = True
+        self._closed = self._paced_squeue.hurried = True
         self._submissions.close()
         await self.cancel(*[job for job in self._jobs.values() if job.active])
-        if self._watch is not None:
-            self._watch.cancel()
-        # jobs that are being submitted could not be cancelled yet
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        # Jobs that are being submitted could not be cancelled yet.
         in_time = await self._submissions.are_over(CLOSE_SECONDS)
-        # A job has left the table once Slurm has reported its end. With slurmrestd, `sweep`
-        # also notifies the guardian that no job is left to cancel.
+        # If all ends of jobs have been reported, `_jobs` is empty, and no job is left. With
+        # slurmrestd, `sweep` is still called, as it notifies the guardian.
         is_certain = in_time and not (
             self._jobs
             or self._submissions.may_have_strays
@@ -211,7 +219,7 @@ class SlurmQueue:
         )
         if not (is_certain or (in_time and await self.controller.sweep())):
             await self._shell.leave()
-        # the table includes jobs that Slurm has accepted meanwhile
+        # `_jobs` includes jobs that Slurm has accepted in the meantime.
         for job in self._jobs.values():
             job.abandoned()
         if self._unsettled():
@@ -228,35 +236,37 @@ class SlurmQueue:
 
     async def start_watching(self) -> None:
         """Start the login node's shell, and read marks in the background."""
-        if self._watch is None:
-            self._see(await self._shell.read_marks(None))
-            # another job may have started the task meanwhile
-            if self._watch is None and not self._closed:
-                self._watch = asyncio.create_task(self._look_on())
+        if self._watch_task is None:
+            self._process_marks(await self._shell.read_marks(None))
+            # Another job may have started the task in the meantime.
+            if self._watch_task is None and not self._closed:
+                self._watch_task = asyncio.create_task(self._read_marks())
 
-    async def _look_on(self) -> None:
+    async def _read_marks(self) -> None:
         while True:
-            await self._look()
+            await self._read_marks_once()
 
     @survives_errors
-    async def _look(self) -> None:
-        quiet_seconds = _now() - self._changed if self._is_busy() else None
-        self._see(await self._shell.read_marks(quiet_seconds))
+    async def _read_marks_once(self) -> None:
+        """Read new marks, and call ``squeue`` if it is due; wait while no mark is expected."""
+        quiet_seconds = _now() - self._last_event if self._is_busy() else None
+        self._process_marks(await self._shell.read_marks(quiet_seconds))
         pause = self._interval
         if self._is_busy() or self._unsettled():
-            pause = min(pause, self._polled + pause - _now())
+            pause = min(pause, self._last_poll + pause - _now())
             if pause <= 0:
                 self._spawn(self._poll())  # marks are still being read
                 pause = self._interval
         if not self._is_busy():
-            # An ended job settles once Slurm has freed its nodes; no mark is expected.
+            # No mark is expected: at most, jobs that have ended wait for Slurm to free their
+            # nodes.
             self._wake.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wake.wait()
 
     def _is_busy(self) -> bool:
-        """Whether a mark is expected."""
+        """Return whether a mark is expected."""
         return bool(self._steps) or any(
             job.active and not (job.state is BatchJobState.ENDING and job.mark)
             for job in self._jobs.values()
@@ -265,8 +275,9 @@ class SlurmQueue:
     def _unsettled(self) -> list[BatchJob]:
         return [job for job in self._jobs.values() if job.unsettled]
 
-    def _see(self, marks: list[JobMark]) -> None:
-        self._changed = _now() if marks else self._changed
+    def _process_marks(self, marks: list[JobMark]) -> None:
+        """Pass marks to steps and jobs, and query the outcomes of jobs that have ended."""
+        self._last_event = _now() if marks else self._last_event
         for mark in marks:
             if (step := self._steps.get(mark.key)) is not None:
                 if not step.done():
@@ -278,28 +289,28 @@ class SlurmQueue:
 
     @survives_errors
     async def _poll(self) -> None:
-        await self._list()
+        await self._paced_squeue()
 
     async def _squeue(self) -> dict[BatchJob, list[QueueRow]]:
-        """Run one ``squeue`` for all active and unsettled jobs; no rows if it failed."""
+        """Run one ``squeue`` for all active and unsettled jobs; return no rows if it fails."""
         asked = {
             job: job.slurm_job
             for job in self._jobs.values()
             if job.state is not BatchJobState.SUBMITTING and job.slurm_job
         }
-        self._polled = math.inf
+        self._last_poll = math.inf
         try:
             rows = await self.controller.rows({*asked.values()}) if asked else {}
         finally:
-            self._polled = _now()
+            self._last_poll = _now()
         by_job: dict[BatchJob, list[QueueRow]] = {}
-        lasting = []
+        to_cancel = []
         for job, slurm_job in asked.items():
             if slurm_job not in rows:
                 continue
             job_rows = job.exclude_foreign(rows[slurm_job])
             if job.slurm_job != slurm_job:
-                continue  # meanwhile, the job got another id from its mark
+                continue  # in the meantime, the job got another id from its mark
             by_job[job] = job_rows
             if is_unknown(job, *(row.state for row in job_rows)):
                 continue
@@ -307,17 +318,18 @@ class SlurmQueue:
                 before = job.state
                 job.listed(job_rows)
                 self._conclude_if_new(job, before)
-                self._say_pending(job, job_rows)
+                self._log_pending(job, job_rows)
             elif job.unsettled:
                 job.settled(job_rows)
                 if job.outlives_its_end(job_rows, _now()):
-                    lasting.append(slurm_job)
+                    to_cancel.append(slurm_job)
             if job.state is BatchJobState.SETTLED:
                 self._remove(job)
-        await self.scancel(*lasting)
+        await self.scancel(*to_cancel)
         return by_job
 
-    def _say_pending(self, job: BatchJob, rows: Sequence[QueueRow]) -> None:
+    def _log_pending(self, job: BatchJob, rows: Sequence[QueueRow]) -> None:
+        """Log the reasons why a job is pending; warn if it may never start."""
         name = capitalized(job.name)
         for pending in job.pending.unreported(rows, _now()):
             state = (
@@ -341,7 +353,7 @@ class SlurmQueue:
         await self._outcomes.conclude(job)
         if job.state is BatchJobState.SETTLED:
             self._remove(job)
-        elif job.active:  # a mark may still come
+        elif job.active:  # the job has not ended after all, so a mark may come
             self._wake.set()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -355,5 +367,5 @@ def _now() -> float:
 
 
 def capitalized(name: str) -> str:
-    """The name of a job for the beginning of a sentence."""
+    """Return a job's name with a capital letter, for the beginning of a sentence."""
     return name[:1].upper() + name[1:]

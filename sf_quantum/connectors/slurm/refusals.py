@@ -1,6 +1,6 @@
-"""Why Slurm refuses a job: the options of its service, and the limits of its partition.
+"""Explanations of Slurm's refusals: the options at fault, and the limits of the partition.
 
-Slurm's message names neither the option nor a valid value.
+Slurm's own message names neither the option nor a valid value.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from sf_quantum.text import plural
 if TYPE_CHECKING:
     from sf_quantum.connectors.slurm.services import SlurmService
 
+# options with a common cause of refusals
 _GRES_OPTIONS = "gres gpus gpusPerNode gpusPerSocket gpusPerTask"
 _CPU_OPTIONS = (
     "ntasks ntasksPerNode ntasksPerCore ntasksPerSocket cpusPerTask coresPerSocket mincpus "
@@ -26,7 +27,7 @@ _CPU_OPTIONS = (
 )
 _MEMORY_OPTIONS = "mem memPerCpu memPerGpu"
 _NODE_OPTIONS = "nodelist exclude nodefile"
-# The fields of NodeKind with the valid values of an option.
+# By option: the field of NodeKind with the option's valid values.
 _FIELDS = {
     **dict.fromkeys(_GRES_OPTIONS.split(), "gres"),
     **dict.fromkeys(_CPU_OPTIONS.split(), "cpus"),
@@ -35,8 +36,8 @@ _FIELDS = {
     **dict.fromkeys(("nodes",), "nodes"),
     **dict.fromkeys(("time", "timeMin"), "time_limit"),
 }
-# messages of slurm_errno.c and of sbatch(1), and reasons of squeue(1) why a job remains
-# pending, with the options that cause them
+# By pattern: the options that may cause a message of slurm_errno.c or sbatch(1), or a reason
+# in squeue(1) for which a job remains pending.
 _CAUSES = {
     re.compile(pattern, re.IGNORECASE): options.split()
     for pattern, options in {
@@ -59,8 +60,8 @@ _CAUSES = {
         f"{_GRES_OPTIONS} {_CPU_OPTIONS} {_MEMORY_OPTIONS} tmp",
     }.items()
 }
-# Text before and after the values of a field, and text for a field without values. The number
-# of nodes is formatted separately.
+# By field: text before and after the values, and text if there are none. The number of nodes
+# is formatted separately.
 _WORDS = {
     "cpus": ("", " CPUs per node", "no CPUs"),
     "memory": ("", " MB per node", "no memory"),
@@ -68,17 +69,18 @@ _WORDS = {
     "features": ("features ", "", "no features"),
     "time_limit": ("a time limit of ", "", "no time limit"),
 }
-#: all options that may be named
+#: all options that an explanation may name
 OPTIONS = frozenset(name for names in _CAUSES.values() for name in names)
 _NAMED = re.compile(r"(?:Invalid|unrecognized option '?)\s*--([a-z-]+)")
-# reasons of squeue(1) that the options of the job cause, and not the state of the cluster
+# reasons of squeue(1) that are due to the job's options, not to the state of the cluster
 _PENDING = re.compile(
     "AccountNotAllowed|BadConstraints|InvalidAccount|InvalidQOS|QOSNotAllowed|"
     r"Partition(Config|NodeLimit|TimeLimit)|(Assoc|QOS)Max\w*PerJob(Limit)?"
 )
 
-# Messages of slurm_errno.c about resources that the cluster's configuration lacks. Nodes that
-# are down do not cause them. Licences are left out: a site may change them at any time.
+# Messages of slurm_errno.c about resources that the cluster's configuration lacks; nodes that
+# are down do not cause these messages. Licences are left out, as sites may change them at any
+# time.
 _FINAL = re.compile(
     r"Invalid (node name|feature|partition name|generic resource \(gres\)) spec|"
     "(Memory specification|CPU count per node) can not be satisfied|"
@@ -88,9 +90,9 @@ _FINAL = re.compile(
 
 
 class SlurmRefusal(WorkflowExecutionException):
-    """Slurm does not accept a job, or never starts it, because of its options.
+    """Slurm does not accept a job, or never starts it, because of the job's options.
 
-    :param services: services of an allocation; empty for a job of a single step
+    :param services: services of a refused allocation; empty for a single job
     """
 
     def __init__(self, message: str, services: Sequence[SlurmService] = ()) -> None:
@@ -99,21 +101,21 @@ class SlurmRefusal(WorkflowExecutionException):
 
 
 class FinalRefusal(SlurmRefusal, OneLineException):
-    """Slurm refuses each attempt of a job in the same way, so a retry is pointless."""
+    """Slurm would refuse every attempt of a job in the same way, so a retry is pointless."""
 
 
 def is_final(message: str) -> bool:
-    """Whether sbatch(1) refuses a job because the cluster never has what it requests."""
+    """Return whether sbatch(1) refuses a job because the cluster lacks requested resources."""
     return _FINAL.search(message) is not None
 
 
 def is_refusal(reason: str) -> bool:
-    """Whether a job that is pending for this reason requests what it never gets."""
+    """Return whether a job that is pending for this reason will never start."""
     return _PENDING.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
-def _has(partition: Partition, field: str) -> str:
-    """Describe the values of a field in a partition."""
+def _describe_values(partition: Partition, field: str) -> str:
+    """Describe the values of a field that a partition's nodes have."""
     if field == "nodes":
         return plural(partition.nodes, "node")
     texts = dict.fromkeys(str(getattr(kind, field)) for kind in partition.kinds)
@@ -146,7 +148,7 @@ def explained(
     service: str,
     partitions: Mapping[str, Partition],
 ) -> str:
-    """Return a message of Slurm with the options to which it refers, and valid values.
+    """Return a message of Slurm, with the options to which it refers and valid values.
 
     :param options: the service's options of ``sbatch``, in camel case
     :param service: name of the service; empty for the deployment's default
@@ -158,20 +160,20 @@ def explained(
     parts = [message]
     if texts:
         parts = [f"{message}: see {' or '.join(texts)} of {where}"]
-    parts += _right(concerned, options.get("partition"), partitions)
+    parts += _valid_values(concerned, options.get("partition"), partitions)
     return "; ".join(parts)
 
 
-def _right(
+def _valid_values(
     concerned: Iterable[str], partition: JSON, partitions: Mapping[str, Partition]
 ) -> Iterator[str]:
-    """Yield valid values, as far as they are known."""
+    """Yield texts with the valid values that are known."""
     if "partition" in concerned and partitions:
         yield f"the partitions are {', '.join(partitions)}"
         return
-    default = (name for name, one in partitions.items() if one.is_default)
+    default = (name for name, partition in partitions.items() if partition.is_default)
     chosen = partitions.get(str(partition or next(default, "")))
     fields = dict.fromkeys(_FIELDS[name] for name in concerned if name in _FIELDS)
     if chosen is not None and fields:
-        limits = ", ".join(_has(chosen, field) for field in fields)
+        limits = ", ".join(_describe_values(chosen, field) for field in fields)
         yield f"partition {chosen.name} has {limits}"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from sf_quantum.connectors.slurm.services import SlurmService
 from sf_quantum.files import JSON
 
-# options of sbatch that do not change the environment variables of a batch job
-_AT_ONCE = frozenset(
+# options that salloc can get, as they do not change the environment variables of a batch job
+_SALLOC_OPTIONS = frozenset(
     "account comment constraint exclude exclusive gres licenses mem nodelist nodes partition qos "
     "reservation time timeMin".split()
 )
@@ -24,7 +24,7 @@ _AT_ONCE = frozenset(
 class JobOptions:
     """The options of ``sbatch`` for a separate job.
 
-    :param of_job: options of the job by name, with literal values
+    :param of_job: options of this job by name; the shell does not expand their values
     :param service: service whose options follow
     :param instead: see :func:`words`
     """
@@ -34,7 +34,7 @@ class JobOptions:
     instead: Mapping[str, JSON]
 
     def words(self) -> str:
-        """The options for the shell."""
+        """Return the options for the shell."""
         options = [
             f"--{name}={shlex.quote(value)}" for name, value in self.of_job.items()
         ]
@@ -42,16 +42,16 @@ class JobOptions:
 
 
 def note(service: SlurmService) -> str:
-    """The service's comment, for the shell, to follow the comment that identifies a job."""
+    """Return a service's comment, quoted, to follow the comment that identifies a job."""
     comment = service.options.get("comment")
     return "" if comment is None else _quoted(f" {comment}")
 
 
 def words(service: SlurmService, **instead: JSON) -> list[str]:
-    """The options of ``sbatch`` for the shell, except for the comment.
+    """Return a service's options of ``sbatch`` for the shell, without the comment.
 
-    :param instead: options that override those of the service; None omits an option
-    :returns: one word per option, quoted as by StreamFlow: the shell expands variables
+    :param instead: options that override the service's options; ``None`` omits an option
+    :returns: one word per option, quoted in StreamFlow's way: the shell expands variables
     """
     qpu = ",".join(service.qpu) if service.spank and service.qpu else None
     options: Mapping[str, JSON] = {
@@ -64,20 +64,20 @@ def words(service: SlurmService, **instead: JSON) -> list[str]:
 
 
 def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
-    """The options of ``sbatch`` for a job that only holds nodes of services.
+    """Return the options of ``sbatch`` for a job that only holds nodes for services.
 
     Each service has a component. Slurm runs the script in the first component, which gets
     the leases of all QPUs.
 
-    :param name: the suffix of the job name, if the service has no name
+    :param name: suffix of the job name if the service has no name
     """
-    taken = [qpu for service in services if service.spank for qpu in service.qpu]
-    instead["qpu"] = ",".join(dict.fromkeys(taken)) or None
+    qpus = [qpu for service in services if service.spank for qpu in service.qpu]
+    instead["qpu"] = ",".join(dict.fromkeys(qpus)) or None
     components = []
     for service in services:
         job_name = f'--job-name="sfq {service.name or name}"'
         options = ["--output=/dev/null", job_name, *words(service, **instead)]
-        # a requeued allocation would have lost its steps
+        # An allocation must not be requeued, since it would lose its steps.
         components.append(" ".join([*options, "--no-requeue"]))
         instead["qpu"] = None
     return " : ".join(components)
@@ -89,15 +89,20 @@ def at_once_options(
     directives: Sequence[str],
     **instead: JSON,
 ) -> str | None:
-    """The options of ``salloc``, which grants the same nodes immediately if they are free.
+    """Return the options of ``salloc``, which grants the same nodes immediately if free.
 
     :param directives: ``#SBATCH`` lines of the batch job
-    :returns: None if the services need a batch job, or more than one node: a step lacks the
+    :returns: ``None`` if the services need a batch job, or several nodes, as a step lacks the
         information to set the environment variables of a batch job on several nodes
     """
     service = services[0]
     options = {**service.options, **instead}
-    if len(services) > 1 or directives or service.qpu or options.keys() - _AT_ONCE:
+    if (
+        len(services) > 1
+        or directives
+        or service.qpu
+        or options.keys() - _SALLOC_OPTIONS
+    ):
         return None
     one_node = str(options.get("nodes") or 1) in ("1", "1-1")
     if not one_node or re.search(r"[,\[]", str(options.get("nodelist") or "")):
@@ -107,16 +112,17 @@ def at_once_options(
 
 
 def _words(key: str, value: JSON) -> Iterator[str]:
+    """Yield the word for an option, none if it is not set."""
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", key).lower()
     if key == "waitAllNodes":  # the only flag with a numeric value
         value = 1 if value else None
     if value is True:
         yield f"--{name}"
     elif value is not None and value is not False:
-        # The separator is "=", since the value of some options is optional.
+        # The separator is "=", which options with an optional value require.
         yield f"--{name}={_quoted(value)}"
 
 
 def _quoted(value: JSON) -> str:
-    """A value quoted as by StreamFlow: the shell expands variables."""
+    """Quote a value in StreamFlow's way: the shell expands variables in it."""
     return '"{}"'.format(str(value).replace('"', '\\"'))

@@ -1,8 +1,8 @@
 """The shell scripts that run on the cluster, and the marks that they leave.
 
-Their files are in the *spool*, a folder of mode 0700 next to the jobs' work directories, on
-the file system that nodes and login node share. When a script ends, it leaves a *mark* in
-the spool, one line that is written atomically::
+The scripts' files are in the *spool*, a folder of mode 0700 next to the jobs' work
+directories, on the file system that nodes and login node share. When a script ends, it leaves
+a *mark* in the spool, a line that is written atomically::
 
     KEY SLURM_JOB;CLUSTER EXIT_CODE STARTED ENDED OUTPUT_BYTES
 
@@ -10,14 +10,14 @@ The script of an allocation leaves a mark when the nodes are granted::
 
     KEY SLURM_JOB;CLUSTER up STARTED - 0
 
-If the script of a step within an allocation could not leave a mark, the shell around ``srun``
-on the login node does so, with the start time 0 if the script never began::
+If the script of a step within an allocation cannot leave a mark, the shell around ``srun`` on
+the login node writes the mark, with the start time 0 if the script never began::
 
     KEY SLURM_JOB EXIT_CODE STARTED - 0
 
-In the functions below, ``spool`` is that folder and ``key`` the name of the job's files in it.
-If the spool cannot be written, for example because the disk is full, a script ends with exit
-code 74 (EX_IOERR of sysexits.h) without running the command.
+In the functions below, ``spool`` is the spool's path, and ``key`` the name of the job's files
+in the spool. If the spool cannot be written to, for example because the disk is full, a script
+ends with exit code 74 (EX_IOERR of sysexits.h) without running the command.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ from itertools import takewhile
 
 from sf_quantum.slurm import ids
 
-# Variables that users set for their own calls of Slurm's commands would change the answers:
-# defaults of options (SQUEUE_PARTITION hides jobs), formats, and other clusters.
+# A shell function that runs a command of Slurm without variables that the user may have set,
+# and that would change the answer: defaults of options (SQUEUE_PARTITION hides jobs), formats,
+# and other clusters.
 PLAIN = """\
 plain() {
   (unset $(env | sed -n 's/^\\(S\\(QUEUE\\|CANCEL\\|CONTROL\\|ACCT\\)_[A-Za-z0-9_]*\\)=.*/\\1/p')
   unset SLURM_CLUSTERS SLURM_TIME_FORMAT; exec "$@")
 }"""
-#: an enclosing Slurm job or command sets variables that would affect the commands run here
+#: unsets variables of an enclosing Slurm job or command that would affect Slurm's commands
 CLEAR = """\
 for v in $(env | sed -n 's/^\\(S\\(LURM\\|RUN\\|ALLOC\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
   [ $v = SLURM_CONF ] || unset $v
 done"""
-# The command runs in the background so that signals reach it while the shell waits. Bash and
-# dash then redirect its input from /dev/null and ignore SIGINT and SIGQUIT; `env` restores the
-# signals (coreutils 8.31 or later).
+# The command runs in the background, so that the shell can pass signals on while it waits.
+# Bash and dash then redirect the command's input from /dev/null, and let it ignore SIGINT and
+# SIGQUIT; `env` restores these signals (coreutils 8.31 or later).
 _RUN = """\
 for f in "$d/$k.mark" "$d/$k.late"; do [ ! -e "$f" ] || rm -f "$f"; done
 hears="env --default-signal=INT,QUIT"
@@ -74,8 +75,9 @@ if [ -n "$ended" ]; then rm -f "$d/$k.sh" "$d/$k.now"; else
 fi
 [ $code -ne 143 ] || {{ trap - TERM; kill -TERM $$; }}
 exit $code"""
-# Slurm's own limits are minutes. Signals for the command come to all processes of a step.
-_LIMIT = """
+# Ends the command at its time limit in seconds; Slurm's own limits are in minutes. The traps
+# are needed since signals for the command are sent to all processes of a step.
+_TIME_LIMIT = """
 (
   trap 'kill $s; exit' TERM
   trap '' USR1 USR2 HUP
@@ -85,8 +87,8 @@ _LIMIT = """
 ) </dev/null >/dev/null 2>&1 3<&- &
 watches="$watches $!"
 """
-# Ends a job that is not cancelled otherwise if its driver ends.
-_ORPHAN = """\
+# Ends a job whose driver has ended, if nothing else would cancel the job.
+_END_WITH_DRIVER = """\
 (
   trap 'kill $s; exit' TERM
   trap '' USR1 USR2 HUP
@@ -95,6 +97,7 @@ _ORPHAN = """\
 ) </dev/null >/dev/null 2>&1 3<&- &
 watches="$watches $!"
 """
+# shell functions that end the command with all its child processes
 _END = """\
 tree() {{ for c in $(cat /proc/$1/task/*/children 2>/dev/null); do tree $c; done; echo $1; }}
 end() {{
@@ -104,10 +107,11 @@ end() {{
   kill -KILL $all
 }}
 """
-# variables that sbatch passes on, but slurmrestd does not
-_AT_HOME = """\
+# sets variables that sbatch passes on to a job, but slurmrestd does not
+_HOME_VARIABLES = """\
 export USER="${USER:-$(id -un)}"
 export LOGNAME="${LOGNAME:-$USER}" HOME="${HOME:-$(eval echo "~$USER")}\""""
+# a shell function that writes the mark
 _MARK = """\
 mark() {
   size=0
@@ -115,14 +119,15 @@ mark() {
   echo "$k $SLURM_JOB_ID;$SLURM_CLUSTER_NAME $1 $began $2 $size" >"$d/$k.tmp" &&
     mv "$d/$k.tmp" "$d/$k.mark" && { [ ! -e "$d/$k.began" ] || rm -f "$d/$k.began"; }
 }"""
-# a failed sbatch may still have reached Slurm, so the same job may be in the queue twice
-_ONCE = """\
+# Acquires the job's lock. An sbatch that failed may still have reached Slurm, so the same job
+# may be in the queue twice.
+_ACQUIRE_LOCK = """\
 set -C; { echo "$me" >"$d/$k.lock"; } 2>/dev/null; set +C
 # the other job may be about to write its id
 [ -s "$d/$k.lock" ] || sleep 1
 owner=; read -r owner <"$d/$k.lock"
 case $owner in "$me") ;; '') exit 74 ;; *) exit 0 ;; esac"""
-# checks whether the driver is alive
+# a shell function that checks whether the driver is alive
 _DRIVEN = """\
 driven() {{
   # the clock of the file system, which the times of the other files follow
@@ -134,7 +139,8 @@ driven() {{
   gone=$(stat -c %Y "$d/gone" 2>/dev/null) || return 0
   [ $((now - gone)) -lt {gone} ]
 }}"""
-_HOLD = """\
+# the script of an allocation, which runs while the driver is alive
+_HOLD_NODES = """\
 {plain}
 # Slurm 26.05 gives a batch script the number -5
 step=${{SLURM_STEP_ID##-*}}
@@ -166,7 +172,8 @@ n=0
 until [ -z "$step" ] || plain scancel "$SLURM_JOB_ID" || [ $n -ge {tries} ]; do
   n=$((n + 1)); sleep {pause}
 done"""
-# turns the variables of a step, which describe its one task, into those of a batch job
+# Replaces the variables of a step, which describe the step's one task, with the variables of a
+# batch job.
 _AS_BATCH = """\
   for v in $(env | sed -n 's/^\\(S\\(RUN\\|LURM\\)_[A-Z0-9_]*\\)=.*/\\1/p'); do
     case ${v#SLURM_} in
@@ -187,14 +194,14 @@ JOB_CPUS_PER_NODE_PACK*|JOB_GROUP) unset "$v"
     awk '{ print "export SLURM_MEM_PER_" toupper($1) "=" $2 * 1024 ^ (index("MGT", $3) - 1) }'
   )"\
 """
-# the variables that `srun` sets describe the one task, not the allocation
+# Loads the variables of the allocation; the variables that `srun` sets describe only its task.
 _STEP = """\
 {clear}
 . "$d/{holder}.env"
 exec {streams}
 date +%s.%N >"$d/$k.began" || exit 74"""
-# the variables of a component have a suffix, and `srun` selects the component only with an
-# option, not with a variable
+# Sets the variables of a component, which have a suffix, and adds the option that selects the
+# component to `srun`, which has no variable for it.
 _COMPONENT = """\
 eval "$(export -p | sed -n 's/_HET_GROUP_{group}=/=/p')"
 export SLURM_JOB_ID="$SLURM_JOB_ID_HET_GROUP_0" SLURM_NNODES="$SLURM_JOB_NUM_NODES"
@@ -206,7 +213,8 @@ PATH=$(echo "$PATH" | sed "s|${{0%/*}}:||") exec srun --het-group={group} "$@"
 END-SRUN
 chmod +x "$d/$k.tmp" && mv "$d/$k.tmp" "$d/srun{group}/srun" || exit 74"""
 
-# a script that leaves its mark removes the file `began`
+# Starts a step. If the file `began` still exists afterwards, the step's script has left no
+# mark.
 _SRUN = """\
 f={file}
 (set -C; : >"$f"tried) 2>/dev/null || exit 0
@@ -232,26 +240,28 @@ _MARK_LINE = re.compile(
     rf"([\w-]+) +({ids.PATTERN}) +(up|\d+) +({_TIMESTAMP}) +(-|{_TIMESTAMP}) +(\d+)"
 )
 
-# seconds between two checks of an allocation whether its driver is alive
+# seconds between an allocation's checks whether its driver is alive
 PAUSE_SECONDS = 5
-#: the longest time for which an allocation outlives its driver
+#: longest time in seconds for which an allocation outlives its driver
 GONE_SECONDS = 55
-#: the exit code of a command whose time limit has passed, as of timeout(1)
+#: exit code of a command that was ended at its time limit, as in timeout(1)
 LATE = 124
-# Time between SIGTERM and SIGKILL to such a command.
+# seconds between SIGTERM and SIGKILL to such a command
 LATE_SECONDS = 5
-#: the exit code (EX_TEMPFAIL of sysexits.h) of a command whose result is unknown
+#: exit code (EX_TEMPFAIL of sysexits.h) for a command whose result is unknown
 UNKNOWN = 75
-# attempts of the script of an allocation to start, or to end the allocation
+# limit on attempts to start an allocation's script, and on its attempts to end the allocation
 TRIES = 60
 
 
 @dataclass(frozen=True)
 class JobMark:
-    """The mark of a script: see the module. Times are epoch seconds.
+    """The mark of a script, see the module. Times are epoch seconds.
 
-    :param exit_code: None for an allocation whose nodes have been granted
-    :param ended: None for an allocation, or if the script left no mark
+    :param exit_code: exit code; ``None`` for an allocation whose nodes have been granted
+    :param started: start of the script; 0 if it never began
+    :param ended: end of the script; ``None`` for an allocation, or if the script itself left
+        no mark
     """
 
     key: str
@@ -263,7 +273,7 @@ class JobMark:
 
 
 def marks(text: str) -> list[JobMark]:
-    """Read marks, one per line; other lines are ignored."""
+    """Read marks, one per line; ignore other lines."""
     lines = filter(None, map(_MARK_LINE.fullmatch, text.splitlines()))
     return [
         JobMark(
@@ -286,11 +296,12 @@ def job(
     *,
     orphan_seconds: float | None = None,
 ) -> str:
-    """The batch script that runs a job script and leaves a mark.
+    """Return the batch script that runs a job script and leaves a mark.
 
-    :param seconds: the time limit of the job script, whose exit code is then :data:`LATE`
-    :param orphan_seconds: the maximum age of the driver's last sign of life, if the job has
-        to end itself
+    :param body: the job script
+    :param seconds: time limit of the job script; at the limit, the exit code is :data:`LATE`
+    :param orphan_seconds: maximum age of the driver's last sign of life, if the job has to end
+        itself when its driver has ended
     """
     return _job(spool, key, "$SLURM_JOB_ID", body, seconds, orphan_seconds)
 
@@ -303,9 +314,9 @@ def task(
     *,
     orphan_seconds: float | None = None,
 ) -> str:
-    """The batch script for tasks of an array, whose files have the task's number in the name.
+    """Return the batch script for the tasks of an array, see :func:`job`.
 
-    See :func:`job`.
+    The names of a task's files contain the number of the task.
     """
     task_key = f"{key}-$SLURM_ARRAY_TASK_ID"
     return _job(spool, task_key, "$SLURM_ARRAY_JOB_ID", body, seconds, orphan_seconds)
@@ -314,18 +325,22 @@ def task(
 def _job(
     spool: str,
     key: str,
-    me: str,
+    job_id: str,
     body: str,
     seconds: int | None,
     orphan_seconds: float | None,
 ) -> str:
+    """Return the batch script of a job, or of each task of an array; see :func:`job`.
+
+    :param job_id: variable of Slurm with the id that the script writes into its lock
+    """
     lines = [
         *_head(spool, key, directives(body)),
-        f'me="{me};$SLURM_CLUSTER_NAME"',
-        _ONCE,
+        f'me="{job_id};$SLURM_CLUSTER_NAME"',
+        _ACQUIRE_LOCK,
     ]
     if orphan_seconds is not None:
-        lines += [_driven(orphan_seconds), _AT_HOME, "driven || exit 74"]
+        lines += [_driven(orphan_seconds), _HOME_VARIABLES, "driven || exit 74"]
     orphan = orphan_seconds is not None
     return "\n".join([*lines, _run(key, body, seconds, orphan=orphan)])
 
@@ -341,13 +356,14 @@ def step(
     seconds: int | None = None,
     latest: float | None = None,
 ) -> str:
-    """A shell script that runs a job script within an allocation, as if in a batch job.
+    """Return a shell script that runs a job script in an allocation, as if in a batch job.
 
-    :param holder: the key of the allocation
-    :param group: the component of a heterogeneous allocation; None if it has only one
+    :param streams: redirections of the job script's streams, for the shell
+    :param holder: key of the allocation
+    :param group: component of a heterogeneous allocation; ``None`` for other allocations
     :param seconds: see :func:`job`
-    :param latest: epoch seconds after which the job script is not begun, and the script exits
-        with :data:`UNKNOWN`
+    :param latest: latest start of the job script in epoch seconds; later, the shell script
+        exits with :data:`UNKNOWN`
     """
     lines = _head(spool, key, [])
     if latest is not None:
@@ -359,7 +375,7 @@ def step(
 
 
 def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> str:
-    """An idempotent shell command that starts a step in the background.
+    """Return an idempotent shell command that starts a step in the background.
 
     :param options: options of ``srun``, quoted for the shell
     :param body: the script from :func:`step`
@@ -375,17 +391,22 @@ def srun(spool: str, key: str, *, slurm_job: str, options: str, body: str) -> st
 
 
 def holder(spool: str, key: str, lines: Iterable[str], orphan_seconds: float) -> str:
-    """The batch script of an allocation, which holds its nodes while its driver is alive.
+    """Return the batch script of an allocation, which holds nodes while its driver is alive.
 
-    :param orphan_seconds: the maximum age of the driver's last sign of life
+    :param lines: ``#SBATCH`` lines of the script
+    :param orphan_seconds: maximum age of the driver's last sign of life
     """
-    hold = _HOLD.format(
+    hold = _HOLD_NODES.format(
         plain=PLAIN,
         pause=PAUSE_SECONDS,
         tries=TRIES,
         as_batch=_AS_BATCH,
     )
-    head = [*_head(spool, key, lines), 'me="$SLURM_JOB_ID;$SLURM_CLUSTER_NAME"', _ONCE]
+    head = [
+        *_head(spool, key, lines),
+        'me="$SLURM_JOB_ID;$SLURM_CLUSTER_NAME"',
+        _ACQUIRE_LOCK,
+    ]
     return "\n".join([*head, _driven(orphan_seconds), hold])
 
 
@@ -404,11 +425,12 @@ def _driven(orphan_seconds: float) -> str:
 def _run(
     key: str, body: str, seconds: int | None = None, *, orphan: bool = False
 ) -> str:
+    """Return shell lines that run a job script within its limits."""
     first = body.split("\n", 1)[0]
     interpreter = first[2:].strip() if first.startswith("#!") else ""
-    watches = "" if seconds is None else _LIMIT.format(seconds=seconds)
+    watches = "" if seconds is None else _TIME_LIMIT.format(seconds=seconds)
     if orphan:
-        watches += _ORPHAN.format(pause=PAUSE_SECONDS)
+        watches += _END_WITH_DRIVER.format(pause=PAUSE_SECONDS)
     if watches:
         watches = _END.format(grace=LATE_SECONDS) + watches
     return _RUN.format(
@@ -420,10 +442,10 @@ def _run(
 
 
 def directives(script: str) -> list[str]:
-    """Return the ``#SBATCH`` lines of a job script, before its first command.
+    """Return the ``#SBATCH`` lines of a job script that precede its first command.
 
-    ``sbatch`` skips blank lines and comments, even if indented; ``#SBATCH`` itself must begin
-    a line (Slurm, ``_opt_batch_script`` in ``src/sbatch/opt.c``).
+    ``sbatch`` skips blank lines and comments, even if indented; ``#SBATCH`` itself must be at
+    the beginning of a line (Slurm, ``_opt_batch_script`` in ``src/sbatch/opt.c``).
     """
     head = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), script.splitlines())
     return [line for line in head if line.startswith("#SBATCH")]

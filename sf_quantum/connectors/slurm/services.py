@@ -1,4 +1,4 @@
-"""The services of a deployment, and their allocation settings."""
+"""The services of a deployment, and their settings for allocations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class PerStepSettings:
 class ReservedSettings:
     """``reserved``: one allocation for the run, shared by services with equal settings.
 
-    :param services: the service of each component; the other fields are keys of the schema
+    :param services: name of the service of each component; the other fields are keys of the
+        schema
     """
 
     services: tuple[str, ...]
@@ -53,7 +54,7 @@ AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSett
 
 
 def read_settings(value: str | Mapping[str, JSON]) -> AllocationSettings:
-    """Read the configuration key ``allocation``, already validated by the schema."""
+    """Read the configuration key ``allocation``, which the schema has already validated."""
     config = {"strategy": value} if isinstance(value, str) else dict(value)
     return _READERS[config.pop("strategy")](**config)
 
@@ -63,6 +64,7 @@ def _read_reserved(
     release: Mapping[str, str | int] | None = None,
     idle: float | None = None,
 ) -> ReservedSettings:
+    """Convert the keys of the schema to settings."""
     release = release or {}
     return ReservedSettings(
         services=tuple(Counter(reserve).elements()),
@@ -82,8 +84,8 @@ _READERS: dict[JSON, Callable[..., AllocationSettings]] = {
 class SlurmService(QueueManagerService):
     """A Slurm service of StreamFlow with additional keys.
 
-    :param qpu: names of the QPUs that its jobs use
-    :param allocation: the allocation settings; None for those of the deployment
+    :param qpu: names of the QPUs that the service's jobs use
+    :param allocation: settings for allocations; ``None`` for the deployment's settings
     :param options: options of ``sbatch`` in camel case
     :raises WorkflowDefinitionException: if the option ``clusters`` is not a list of names
     """
@@ -96,12 +98,12 @@ class SlurmService(QueueManagerService):
         **options: JSON,
     ) -> None:
         super().__init__(file)
-        #: Clusters for the service's jobs, separated by commas; empty for the login
-        #: node's own cluster.
+        #: clusters for the service's jobs, separated by commas; empty for the login node's own
+        #: cluster
         self.clusters = str(options.get("clusters") or "")
         if self.clusters and not ids.are_clusters(self.clusters):
             raise WorkflowDefinitionException(f"clusters: {'; '.join(NO_CLUSTERS)}")
-        #: name, which the connector sets; empty for the deployment's default
+        #: name of the service, which the connector sets; empty for the deployment's default
         self.name = ""
         self.qpu = list(qpu or [])
         #: whether Slurm acquires the leases of the QPUs (``--qpu=``)
@@ -115,17 +117,17 @@ class SlurmService(QueueManagerService):
 
     @property
     def quantum(self) -> bool:
-        """Whether its jobs use a QPU."""
+        """Whether the service's jobs use a QPU."""
         return bool(self.qpu) or tres.requests_qpu(self.options)
 
     @property
     def component(self) -> Component:
-        """The request of the service's component in a heterogeneous job."""
+        """The nodes that the service requests, as a component of a heterogeneous job."""
         return Component.read(self.options.get("nodes") or 1, quantum=self.quantum)
 
     @property
     def on_quantum_nodes(self) -> bool:
-        """Whether the nodes are those of a QPU; a hybrid step may use classical nodes."""
+        """Whether the service's nodes belong to a QPU; a quantum step may use others."""
         partition = self.partition or ""
         return "quantum" in partition.lower() or tres.names_qpu(
             self.options.get("gres"), partition
@@ -133,11 +135,11 @@ class SlurmService(QueueManagerService):
 
     @property
     def partition(self) -> str | None:
-        """The partition, None for Slurm's default."""
+        """The partition; ``None`` for Slurm's default."""
         value = self.options.get("partition")
         return None if value is None else str(value)
 
     @property
     def seconds(self) -> float | None:
-        """The time limit; None if there is none, or only that of the partition."""
+        """The time limit in seconds; ``None`` if the service sets none."""
         return counts.limit_seconds(str(self.options.get("time") or ""))

@@ -1,4 +1,4 @@
-"""Submissions of jobs, which are repeated until Slurm accepts or refuses them, or undone."""
+"""Submissions of jobs, repeated until Slurm accepts or refuses the job, or else undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sf_quantum.connectors.slurm.transport.controller import (
 )
 from sf_quantum.connectors.slurm.transport.login import survives_errors
 
-# sbatch retries for a minute before it prints why; sinfo is queried for the reason earlier
+# Time without an answer after which sinfo is queried for the reason: sbatch itself retries for
+# a minute before it prints the reason.
 SUBMISSION_SECONDS = 5.0
 
 
@@ -27,7 +28,7 @@ class Submissions:
         self._controller = controller
         self._submissions: set[asyncio.Task[str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: whether Slurm may have jobs whose submission it has not confirmed
+        #: whether Slurm may have jobs of which it has not confirmed the submission
         self.may_have_strays = False
         self._closed = False
         self._warnings = journal.Warnings()
@@ -38,7 +39,7 @@ class Submissions:
         self._closed = True
 
     async def are_over(self, seconds: float) -> bool:
-        """Wait for the ongoing submissions, and return whether they ended in time."""
+        """Wait for the pending submissions, and return whether they ended in time."""
         tasks = self._submissions
         return not tasks or not (await asyncio.wait(tasks, timeout=seconds))[1]
 
@@ -46,8 +47,8 @@ class Submissions:
         """Submit a job, retrying while Slurm cannot accept it.
 
         :returns: Slurm's id of the job
-        :raises SlurmRefusal: if Slurm refuses the job, with Slurm's message
-        :raises asyncio.CancelledError: once the queue is closed
+        :raises SlurmRefusal: if Slurm refuses the job; the text has Slurm's message
+        :raises asyncio.CancelledError: if the queue is closed
         """
         pauses = backoff.CLUSTER.pauses()
         submission = None
@@ -78,7 +79,7 @@ class Submissions:
                 self._warnings.warn_of(message, f"{text}: {message}")
                 await asyncio.sleep(pause)
         except asyncio.CancelledError:
-            # Slurm may have the job even between two attempts, if its answer was lost
+            # Even between two attempts, Slurm may have the job, if Slurm's answer was lost.
             self.may_have_strays = True
             if submission is not None:
                 self._spawn(self._undo(job.key, submission))
@@ -86,7 +87,7 @@ class Submissions:
 
     @survives_errors
     async def _diagnose(self, job: BatchJob) -> None:
-        """Warn why Slurm does not answer the submission of a job, if the reason is known."""
+        """Warn of the reason why Slurm does not answer a submission, if it is known."""
         if why := await self._controller.trouble():
             journal.warn(
                 f"Slurm has not yet answered the submission of {job.name}: {why}"

@@ -28,7 +28,7 @@ DEFAULT_CONCURRENT_JOBS = 1
 class Cluster:
     """A deployment of type ``sfq.slurm``.
 
-    :param where: path of its ``config`` in the document
+    :param where: key path of the deployment's ``config`` in the document
     """
 
     document: Document
@@ -47,12 +47,12 @@ class Cluster:
 
     @property
     def _sections(self) -> list[tuple[dict[str, JSON], KeyPath]]:
-        """The configuration and each service, each with its path in the document."""
+        """The configuration and the services, each with its key path in the document."""
         services = self._services.values()
         return [(self.config, self.where), *((s.content, s.where) for s in services)]
 
     def allocations(self) -> Iterator[tuple[dict[str, JSON], KeyPath]]:
-        """Yield the ``allocation`` of the deployment and of each service, with its path."""
+        """Yield the ``allocation`` of the deployment and of each service, with key paths."""
         for content, where in self._sections:
             yield mapping(content.get("allocation")), (*where, "allocation")
 
@@ -82,7 +82,7 @@ class Cluster:
         )
 
     def _check_sizes(self, partitions: dict[str, int]) -> Iterator[FileProblem]:
-        """Check that no service and no reservation requests more nodes than its partition has.
+        """Check that services and reservations request no more nodes than a partition has.
 
         :param partitions: number of nodes of each partition
         """
@@ -142,7 +142,7 @@ class Cluster:
     def _check_counts(
         self, allocation: dict[str, JSON], where: KeyPath
     ) -> Iterator[FileProblem]:
-        """Check that nodes are held for at most as many jobs as StreamFlow runs concurrently."""
+        """Check that nodes are not held for more jobs than StreamFlow runs concurrently."""
         max_jobs = self.config.get("maxConcurrentJobs", DEFAULT_CONCURRENT_JOBS)
         if not isinstance(max_jobs, int):
             return
@@ -220,7 +220,7 @@ def _strategy(content: dict[str, JSON]) -> JSON:
 
 
 def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
-    """Return how many times an allocation reserves the nodes of each service."""
+    """Return, by service, how many times an allocation reserves the service's nodes."""
     reserve = allocation.get("reserve")
     if not isinstance(reserve, dict):
         return Counter(_reserved(allocation))
@@ -228,7 +228,7 @@ def _counts(allocation: dict[str, JSON]) -> dict[str, int]:
 
 
 def _reserved(allocation: dict[str, JSON]) -> list[str]:
-    """Return the names in ``reserve``, each as often as listed, or once in a mapping."""
+    """Return the names in ``reserve``: a list may repeat them, a mapping has each once."""
     reserve = allocation.get("reserve")
     names = [*reserve] if isinstance(reserve, dict) else listing(reserve)
     return [name for name in names if isinstance(name, str)]

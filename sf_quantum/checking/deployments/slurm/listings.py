@@ -1,7 +1,7 @@
-"""Partitions that the Slurm of each deployment lists before a run, or why it lists none.
+"""Queries, before a run, for the partitions of each deployment's Slurm.
 
-Slurm is queried in the way in which the run submits jobs: with commands on this host or over
-SSH, or over ``slurmrestd``.
+Slurm is queried in the same way as a run submits jobs: with commands on this host, with
+commands over SSH, or over ``slurmrestd``.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from sf_quantum.slurm.partitions import (
 )
 from sf_quantum.threads import in_thread
 
-# Longest wait for the answers of all sites together.
+# Longest wait for the answers of all clusters together.
 SECONDS = 10.0
 # errors of asyncssh that a later connection would repeat
 _REFUSALS = (asyncssh.PermissionDenied, asyncssh.HostKeyNotVerifiable)
 
-#: returns the partitions by name, or raises SilentSlurm; blocks
+#: function that returns the partitions by name, or raises SilentSlurm; it blocks
 Source: TypeAlias = Callable[[], dict[str, Partition]]
 
 
 class Listings:
-    """The partitions that the Slurms of one StreamFlow file list.
+    """Checks of one StreamFlow file against the partitions that Slurm lists.
 
-    :param steps: the deployments to which each step is bound, for all workflows
+    :param steps: for each step of all workflows, the deployments to which it is bound
     """
 
     def __init__(self, deployments: Deployments, steps: list[set[str]]) -> None:
         self.deployments = deployments
         self.steps = steps
-        #: reasons why a Slurm could not be queried, by name of the deployment
+        #: reasons why Slurm could not be queried, by name of the deployment
         self.silent: dict[str, str] = {}
 
     def check(self) -> Iterator[FileProblem]:
-        """Check partitions against Slurm, and find deployments whose Slurm does not reply."""
+        """Check requests to partitions, and find deployments whose Slurm does not reply."""
         used = set().union(*self.steps)
         clusters = {
             cluster.name: cluster
@@ -91,7 +91,7 @@ class Listings:
             yield self._finding(names, why, is_missing=is_missing)
 
     def _finding(self, names: list[str], why: str, *, is_missing: bool) -> FileProblem:
-        """Return the problem, or a remark, if the Slurms of deployments cannot be queried."""
+        """Return a problem or a remark on deployments whose Slurm cannot be queried."""
         document, text = self.deployments.document, " and ".join(names)
         where: KeyPath = (self.deployments.sections[names[0]], names[0])
         if not is_missing:
@@ -110,7 +110,7 @@ class Listings:
     def _source(self, cluster: Cluster) -> Source:
         """Return the function that queries a cluster.
 
-        :raises SilentSlurm: if only a run can query it
+        :raises SilentSlurm: if only a run can query the cluster
         """
         folder = self.deployments.document.folder
         if cluster.config.get("slurmrestd"):
@@ -123,7 +123,7 @@ class Listings:
             kind_name = self.deployments.get(inner).get("type")
             raise SilentSlurm(f"it is behind {inner}, which is of type {kind_name}")
         if config.get("renewCommand"):
-            # The command may prompt the user, or use up a one-time password.
+            # The renewCommand may prompt the user, or use up a one-time password.
             raise SilentSlurm(f"only a run uses the renewCommand of {inner}")
         return partial(_over_ssh, kind, inner, config, self.deployments.document)
 
@@ -138,6 +138,10 @@ def _over_rest(config: dict[str, JSON], folder: Path) -> dict[str, Partition]:
 def _over_ssh(
     kind: type[SSHConnector], name: str, config: dict[str, JSON], document: Document
 ) -> dict[str, Partition]:
+    """Return the partitions that Slurm lists, queried over SSH.
+
+    :raises SilentSlurm: if the query fails
+    """
     make = cast("Callable[..., SSHConnector]", kind)
     try:
         connector = make(name, os.path.abspath(document.folder), **config)
@@ -154,7 +158,7 @@ def _over_ssh(
 async def _sinfo(connector: SSHConnector) -> dict[str, Partition]:
     """Run ``sinfo`` on the first node, over the connection that StreamFlow would make."""
     node = next(iter(connector.nodes.values()))
-    # asyncssh fails on the None that StreamFlow passes for a missing name.
+    # If the username is missing, StreamFlow passes None, with which asyncssh fails.
     if node.username is None:
         why = f"{connector.deployment_name} has no username"
         raise SilentSlurm(why, is_missing=True)
@@ -171,7 +175,7 @@ async def _sinfo(connector: SSHConnector) -> dict[str, Partition]:
 
 
 def bound_deployments(content: dict[str, JSON]) -> list[set[str]]:
-    """The deployments to which each step is bound, for all workflows of a file."""
+    """Return, for each step of all workflows, the deployments to which it is bound."""
     return [
         {deployment_of(target) for target in listing(mapping(binding).get("target"))}
         for workflow in mapping(content.get("workflows")).values()

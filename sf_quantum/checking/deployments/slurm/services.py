@@ -1,4 +1,4 @@
-"""Checks of a service of ``sfq.slurm``: its options, and its requests to its partition."""
+"""Checks of a service of ``sfq.slurm``: its options, and requests for nodes of a partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Service:
-    """A service, and its path in the file."""
+    """A service, and its key path in the file."""
 
     document: Document
     content: dict[str, JSON]
@@ -38,22 +38,22 @@ class Service:
 
     @property
     def clusters(self) -> JSON:
-        """The clusters that the service names, perhaps of another Slurm than this host's."""
+        """The clusters that the service names; this host's Slurm may not list them."""
         return self.content.get("clusters")
 
     @property
     def partition(self) -> str:
-        """The partitions that the service names."""
+        """The partitions that the service names, separated by commas."""
         return str(self.content.get("partition"))
 
     @property
     def component(self) -> Component:
-        """The service as a component of a reservation."""
+        """The service as a component of a reserved allocation."""
         quantum = bool(self.content.get("qpu")) or tres.requests_qpu(self.content)
         return Component.read(self.content.get("nodes", 1), quantum=quantum)
 
     def check(self) -> Iterator[FileProblem]:
-        """Check the options."""
+        """Check the options of the service."""
         clusters = self.clusters
         if isinstance(clusters, str) and not ids.are_clusters(clusters):
             yield self.document.problem((*self.where, "clusters"), *NO_CLUSTERS)
@@ -77,7 +77,7 @@ class Service:
     def check_partition(
         self, partitions: dict[str, Partition]
     ) -> Iterator[FileProblem]:
-        """Check the requests of the service to its partition.
+        """Check that the partition can meet the requests of the service.
 
         :param partitions: the partitions of the cluster, by name
         """
@@ -87,20 +87,23 @@ class Service:
             what = f"Slurm has no partition {name!r}"
             below = (*self.where, "partition")
             yield from self.document.unknown(below, name, partitions, what)
-        partition, kinds = self._kinds(partitions)
+        partition, kinds = self._partition_kinds(partitions)
         if not kinds:
             return
-        yield from self._gres(partition, kinds)
-        # A template, a variable or the site may choose another partition than the default.
+        yield from self._check_gres(partition, kinds)
+        # If the service names no partition, the default is assumed; but a template, a variable
+        # or the site may choose another one, so problems are only remarks.
         is_certain = self.content.get("partition") is not None
         for problem in (
-            *self._limits(partition, kinds),
-            *self._nodelist(partition, kinds),
+            *self._check_limits(partition, kinds),
+            *self._check_nodelist(partition, kinds),
         ):
             yield replace(problem, remark=problem.remark or not is_certain)
 
-    def _gres(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
-        """Find requests for more of a gres than any node of the partition has."""
+    def _check_gres(
+        self, partition: str, kinds: list[NodeKind]
+    ) -> Iterator[FileProblem]:
+        """Find requests for more units of a gres than any node of the partition has."""
         if not all(kind.gres for kind in kinds):
             return  # the gres of some nodes are unknown
         per_node = {
@@ -111,7 +114,7 @@ class Service:
         for key, value in per_node.items():
             text = f"gpu:{value}" if key == "gpusPerNode" else str(value)
             for wanted in tres.parse(text):
-                units = [tres.matching(wanted, one.gres) for one in kinds]
+                units = [tres.matching(wanted, node_kind.gres) for node_kind in kinds]
                 if wanted.units <= max(units) or wanted.name == "none":
                     continue
                 below = (*self.where, key)
@@ -127,8 +130,10 @@ class Service:
                     right = "only a site's own plugin of Slurm could accept it"
                     yield self.document.remark(below, what, right)
 
-    def _nodelist(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
-        """Find nodes that the partition does not have."""
+    def _check_nodelist(
+        self, partition: str, kinds: list[NodeKind]
+    ) -> Iterator[FileProblem]:
+        """Find nodes in ``nodelist`` that the partition does not have."""
         wanted = str(self.content.get("nodelist") or "")
         texts = [kind.names for kind in kinds]
         if set("/{") & {*wanted} or not all(texts):
@@ -139,22 +144,29 @@ class Service:
             right = f"its nodes are {','.join(dict.fromkeys(texts))}"
             yield self.document.problem((*self.where, "nodelist"), what, right)
 
-    def _limits(self, partition: str, kinds: list[NodeKind]) -> Iterator[FileProblem]:
-        """Find CPUs and memory that Slurm never grants, and times that it may not grant."""
+    def _check_limits(
+        self, partition: str, kinds: list[NodeKind]
+    ) -> Iterator[FileProblem]:
+        """Find requests for more CPUs or memory than any node has, and for too much time."""
         time = str(self.content.get("time") or "")
         limits = [kind.time_limit for kind in kinds]
-        seconds = [limit_seconds(one) or math.inf for one in limits]
+        seconds = [limit_seconds(time_limit) or math.inf for time_limit in limits]
         longest, limit = max(zip(seconds, limits, strict=True))
         if (limit_seconds(time) or 0.0) > longest and "qos" not in self.content:
             what = f"{time} is above the time limit of {partition}: {limit}"
             right = "jobs wait for ever, unless a QOS allows it"
             yield self.document.remark((*self.where, "time"), what, right)
         cpus, memory = [k.cpus for k in kinds], [k.memory for k in kinds]
-        tasks_cpus = max(1, self._whole("cpusPerTask"))
+        tasks_cpus = max(1, self._integer_option("cpusPerTask"))
         for key, wanted, texts, unit in (
-            ("cpusPerTask", self._whole("cpusPerTask"), cpus, ""),
-            ("mem", self._megabytes("mem"), memory, " MB"),
-            ("memPerCpu", self._megabytes("memPerCpu") * tasks_cpus, memory, " MB"),
+            ("cpusPerTask", self._integer_option("cpusPerTask"), cpus, ""),
+            ("mem", self._megabytes_option("mem"), memory, " MB"),
+            (
+                "memPerCpu",
+                self._megabytes_option("memPerCpu") * tasks_cpus,
+                memory,
+                " MB",
+            ),
         ):
             most = max(map(int, texts)) if all(map(str.isdecimal, texts)) else math.inf
             if wanted > most:
@@ -163,33 +175,37 @@ class Service:
                     what = f"for a task, {what}"
                 right = "write less" if unit else f"write {most} or less"
                 problem = self.document.problem((*self.where, key), what, right)
-                # Slurm starts such a job where memory is not a consumable resource.
+                # Slurm starts such a job if memory is not a consumable resource at the site.
                 may_start = key == "memPerCpu" and wanted <= most * tasks_cpus
                 yield replace(problem, remark=may_start)
 
-    def _whole(self, key: str) -> int:
-        """The value of a key; 0 if it is missing or not a whole number."""
+    def _integer_option(self, key: str) -> int:
+        """Return the value of a key; 0 if it is missing or not a whole number."""
         value = self.content.get(key)
         return value if type(value) is int else 0
 
-    def _megabytes(self, key: str) -> int:
-        """The memory of a key in MB, as sbatch(1) reads it; 0 if it cannot be read."""
+    def _megabytes_option(self, key: str) -> int:
+        """Return a key's memory in MB, as sbatch(1) reads it; 0 if it cannot be read."""
         match = re.fullmatch(r"(\d+)([KMGT]?)B?", str(self.content.get(key)).upper())
         if match is None:
             return 0
         return math.ceil(int(match[1]) * 1024.0 ** ("KMGT".index(match[2] or "M") - 1))
 
-    def _kinds(self, partitions: dict[str, Partition]) -> tuple[str, list[NodeKind]]:
-        """Return text for the service's partitions, and their kinds of nodes, if known.
+    def _partition_kinds(
+        self, partitions: dict[str, Partition]
+    ) -> tuple[str, list[NodeKind]]:
+        """Return a text that names the service's partitions, and their node kinds if known.
 
         A service may name several partitions.
         """
-        default = ",".join(name for name, one in partitions.items() if one.is_default)
+        default = ",".join(
+            name for name, partition in partitions.items() if partition.is_default
+        )
         names = str(self.content.get("partition") or default)
         here = not self.clusters and {*names.split(",")} <= partitions.keys()
         kinds = (
             [kind for name in names.split(",") for kind in partitions[name].kinds]
             if here
             else []
-        )  # the partitions may be of another Slurm
+        )  # the partitions may belong to another cluster
         return f"partition {names}", kinds

@@ -20,7 +20,7 @@ Request = TypeVar("Request")
 
 @dataclass(frozen=True)
 class ElasticSettings:
-    """Settings of ``elastic``; the fields are the keys of its schema."""
+    """Settings of ``elastic``; the fields are the keys of the schema."""
 
     keep: int = 0
     max: int | None = None
@@ -58,22 +58,22 @@ class ElasticPool(Generic[Allocation]):
         self.free: dict[Allocation, float] = {}
         self.busy: set[Allocation] = set()
         self._uses: dict[Allocation, _Use] = {}
-        # Whether a step's allocations were so far never reused by a later job.
+        # By step: whether no later job has reused an allocation of the step so far.
         self._last_step: dict[str, bool] = {}
         # By step: the time at which an allocation was released without an idle time.
         self._released_early: dict[str, float] = {}
-        # Seconds from the grant of each of the latest allocations to its release.
+        # Seconds from grant to release of each of the latest allocations.
         self._held_seconds: deque[float] = deque(maxlen=LATEST)
 
     def job_arrived(self, now: float) -> None:
-        """Record that a job arrived, which could have reused allocations released early."""
+        """Record that a job arrived; it might have reused an allocation released early."""
         self.forecast.job_arrived(now)
         for step, released in self._released_early.items():
             if now < released + self.settings.idle:
                 self._last_step[step] = False
 
     def add(self, allocation: Allocation, now: float) -> None:
-        """Add an allocation that was granted; it is free."""
+        """Add an allocation that was granted, as a free allocation."""
         self._uses[allocation] = _Use(now)
         self.free[allocation] = now
 
@@ -87,7 +87,9 @@ class ElasticPool(Generic[Allocation]):
         self.busy.add(allocation)
 
     def note_follower(self, allocation: Allocation, arrived: float) -> None:
-        """Record that a job reuses an allocation, unless it arrived before the last began.
+        """Record that a later job reuses an allocation.
+
+        A job that arrived before the allocation's latest job began is not a later job.
 
         :param arrived: time at which the job arrived
         """
@@ -96,13 +98,13 @@ class ElasticPool(Generic[Allocation]):
             self._last_step[use.step] = False
 
     def job_began(self, allocation: Allocation, step: str, now: float) -> None:
-        """Record that a job of a step begins in its allocation."""
-        # The allocation may have been removed in the meantime.
+        """Record that a job of a step begins in the allocation assigned to the job."""
+        # setdefault(), as the allocation may have been removed in the meantime.
         use = self._uses.setdefault(allocation, _Use(now))
         use.step, use.began = step, now
 
     def make_free(self, allocation: Allocation, now: float) -> None:
-        """Record that the job in an allocation has ended."""
+        """Record that the job in an allocation has ended: the allocation is free."""
         self.busy.discard(allocation)
         self.free[allocation] = now
 
@@ -121,7 +123,7 @@ class ElasticPool(Generic[Allocation]):
         return self.forecast.due(now) if self.settings.ahead else 0
 
     def remove_idle(self, now: float, due: int) -> list[Allocation]:
-        """Remove and return the allocations to release.
+        """Remove and return the allocations that the caller has to release.
 
         :param due: number of free allocations to hold for expected jobs
         """
@@ -141,7 +143,7 @@ class ElasticPool(Generic[Allocation]):
         return removed
 
     def _idle_seconds(self, allocation: Allocation) -> float:
-        """Return the seconds for which the allocation is held without a job."""
+        """Return the seconds for which an idle allocation is held."""
         is_last = self.is_last(self._uses[allocation].step)
         return 0.0 if is_last or self.forecast.quantum else self.settings.idle
 
@@ -155,8 +157,8 @@ class ElasticPool(Generic[Allocation]):
     ) -> None:
         """Request missing allocations, and cancel requests that are no longer needed.
 
-        :param requests: pending requests by dependency, the ids of the Slurm jobs after
-            which the request can be granted, or None; changed in place
+        :param requests: pending requests by dependency: the ids of the Slurm jobs after which
+            the request can be granted, or ``None``. The mapping is changed in place
         :param waiting: number of jobs that wait for an allocation
         :param due: number of free allocations to hold for expected jobs
         :param request: function that requests an allocation with a dependency
@@ -169,12 +171,14 @@ class ElasticPool(Generic[Allocation]):
         for dependency, count in self.forecast.dependent().items():
             missing[dependency] = max(0, count - len(self.free))
         for stale in [key for key in requests if key not in missing]:
-            # The step of these Slurm jobs has ended or has submitted another job.
+            # The step of these Slurm jobs has ended, or has submitted another job: the
+            # requests no longer match a dependency.
             requests.setdefault(None, []).extend(requests.pop(stale))
         for key, count in missing.items():
             pending = requests.setdefault(key, [])
             needed = min(count, room)
-            # Up to `keep`, requests stay: their allocations would be kept even without a job.
+            # Up to `keep` requests are not cancelled, since their allocations would be kept
+            # even without a job.
             kept = 0 if key else min(self.settings.keep - granted, room)
             while len(pending) > max(needed, kept):
                 cancel(pending.pop())
@@ -183,7 +187,7 @@ class ElasticPool(Generic[Allocation]):
             room -= len(pending)
 
     def next_change(self, now: float) -> float:
-        """Return the next time that can change the pool; infinity if there is none."""
+        """Return the next time at which the pool may change without an event, or infinity."""
         times = [
             since + self._idle_seconds(allocation)
             for allocation, since in self.free.items()
@@ -193,5 +197,8 @@ class ElasticPool(Generic[Allocation]):
         return min((time for time in times if time > now), default=math.inf)
 
     def longest_held(self) -> float | None:
-        """Return the seconds of the longest-held latest allocation; None without any."""
+        """Return how long the longest-held of the latest allocations was held, in seconds.
+
+        :returns: ``None`` if no allocation has been released yet
+        """
         return max(self._held_seconds, default=None)

@@ -1,7 +1,7 @@
 """``elastic``: allocations are requested on demand, and kept for a while for further jobs.
 
 This is malleability at the level of the workflow (Rocco et al. 2025, III-B): allocations are
-released and requested between jobs, so that no running job has to be resized.
+released and requested between jobs, so no running job has to be resized.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from sf_quantum.slurm import ids
 class _Waiting:
     """A job that waits for an allocation.
 
-    :param has_alternative: whether it can run on another target, so it does not wait
+    :param arrived: time at which the job arrived, on the monotonic clock
+    :param has_alternative: whether the job can run on another target; it then does not wait
         for nodes that Slurm never grants
     """
 
@@ -52,15 +53,15 @@ class _Waiting:
 class Elastic:
     """The allocations of one service.
 
-    After every event :meth:`_balance` adjusts the allocations to the demand, by the rules of
-    :class:`~sf_quantum.connectors.slurm.allocation.elastic_rules.ElasticPool`.
+    After every event, :meth:`_balance` adjusts the allocations to the demand, with the rules
+    of :class:`~sf_quantum.connectors.slurm.allocation.elastic_rules.ElasticPool`.
 
-    An allocation is given back, and replaced for the job, if its remaining time is shorter
-    than the job's time limit, or, for a job without a limit, than the longest job of its
-    step so far. The duration of the first jobs of a step is unknown, so the time limit of
-    an allocation may end jobs without a time limit.
+    An allocation is released and replaced if its remaining time is shorter than the time limit
+    of the waiting job or, for a job without a limit, than the longest job of its step so far.
+    The duration of a step's first jobs is unknown, so the time limit of an allocation may end
+    jobs that have no time limit.
 
-    :param directives: the ``#SBATCH`` lines of the service's job script
+    :param directives: ``#SBATCH`` lines of the service's job script
     """
 
     def __init__(
@@ -75,24 +76,24 @@ class Elastic:
         self._settings = settings
         self._pool: ElasticPool[SlurmAllocation] = ElasticPool(settings)
         self._forecast = self._pool.forecast
-        # the allocations that jobs wait for
-        self._wanted: dict[asyncio.Future[SlurmAllocation], _Waiting] = {}
-        # the duration of the longest job of each step, 0 if unknown
+        # waiting jobs, by the future that gets the job's allocation
+        self._waiting_jobs: dict[asyncio.Future[SlurmAllocation], _Waiting] = {}
+        # duration of the longest job of each step; 0 if unknown
         self._longest_seconds: defaultdict[str, float] = defaultdict(float)
         self._requested = Requests(
             queue, service, settings, directives, self._pool, self._balance
         )
-        # Requests by the Slurm job that they depend on, None for no dependency.
+        # Requests by the Slurm jobs on which they depend; None for no dependency.
         self._requests: dict[str | None, list[asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         if not service.quantum:
             quantum_steps.listeners.append(self)
-            # Pending times are not learned with "dependent": they would include the
+            # With "dependent", pending times are not learned, since they would include the
             # wait for the quantum step.
             if settings.ahead is True:
-                self._spawn(self._learn())
+                self._spawn(self._learn_from_journals())
 
     async def run(self, job: StepJob) -> JobOutcome:
         """Run a job on a free allocation, or on a new one."""
@@ -100,6 +101,7 @@ class Elastic:
             return await self._run(job, wait)
 
     async def _run(self, job: StepJob, wait: NodesWait) -> JobOutcome:
+        """Run a job on an allocation; on the next one if it ends before the job begins."""
         requested, step = time.time(), get_job_step_name(job.name)
         arrived = time.monotonic()
         self._pool.job_arrived(arrived)
@@ -111,15 +113,16 @@ class Elastic:
             while True:
                 length = JobLength(job.seconds, self._longest_seconds[step])
                 waiting = _Waiting(arrived, length, elsewhere)
-                allocation = await self._get(waiting, wait)
+                allocation = await self._await_allocation(waiting, wait)
                 wait.granted()
                 self._pool.job_began(allocation, step, time.monotonic())
                 if self._service.quantum:
                     quantum_steps.begins(job.name, 0.0)
                 ending = None
-                last = not self._wanted and self._pool.is_last(step)
+                last = not self._waiting_jobs and self._pool.is_last(step)
                 if job.seconds is not None and last and self._requested.may_shorten:
-                    # `close` does not wait for this task, since Slurm may not answer
+                    # This task is not in _tasks: Slurm may not answer, and close() must not
+                    # wait for it.
                     ending = asyncio.create_task(allocation.end_with(job.seconds))
                 try:
                     outcome = await allocation.run(job, requested)
@@ -147,28 +150,28 @@ class Elastic:
         for tasks in self._requests.values():
             for task in tasks:
                 task.cancel()
-        for wanted in self._wanted:
+        for wanted in self._waiting_jobs:
             wanted.cancel()
         for allocation in [*self._pool.free, *self._pool.busy]:
             self._give_back(allocation)
         while self._tasks:
-            # from Python 3.12, `gather` of finished tasks does not run their callbacks, which
-            # remove them from the set
+            # Not gather(): since Python 3.12, gather() of finished tasks does not run their
+            # callbacks, which remove them from the set.
             await asyncio.wait(self._tasks)
 
     def quantum_step_started(self, step: str) -> None:
-        """Give back the allocations that need not be kept."""
+        """Release the allocations that need not be kept."""
         self._forecast.started(step, time.monotonic())
         self._balance()
 
     def quantum_job_submitted(self, step: str, deployment: str, slurm_job: str) -> None:
-        """Request nodes with a dependency on this job."""
-        # a dependency can only name jobs of the same cluster
-        same = (deployment, ids.cluster(slurm_job)) == (
+        """Request nodes with a dependency on the Slurm job."""
+        # A dependency can only name jobs of the same cluster.
+        is_same_cluster = (deployment, ids.cluster(slurm_job)) == (
             self._queue.deployment,
             self._service.clusters,
         )
-        if self._settings.ahead == "dependent" and same:
+        if self._settings.ahead == "dependent" and is_same_cluster:
             self._forecast.submitted(step, ids.number(slurm_job))
             self._balance()
 
@@ -182,26 +185,29 @@ class Elastic:
         self._forecast.ended(step, time.monotonic(), completed=completed)
         self._balance()
 
-    async def _learn(self) -> None:
+    async def _learn_from_journals(self) -> None:
         """Learn from earlier runs, so that even the first quantum step is predicted."""
         if (record := journal.current()) is None:
             return
-        of = (self._queue.deployment, self._service.name)
+        place = (self._queue.deployment, self._service.name)
         earlier = JobForecast(self._settings.urgency)
         for events in await asyncio.to_thread(history.earlier_runs, record):
-            history.replay(events, *of, earlier)
+            history.replay(events, *place, earlier)
         self._forecast.learn(earlier)
 
-    async def _get(self, waiting: _Waiting, wait: NodesWait) -> SlurmAllocation:
+    async def _await_allocation(
+        self, waiting: _Waiting, wait: NodesWait
+    ) -> SlurmAllocation:
+        """Wait until an allocation is assigned to a job."""
         wanted: asyncio.Future[SlurmAllocation] = asyncio.Future()
-        self._wanted[wanted] = waiting
+        self._waiting_jobs[wanted] = waiting
         self._balance()
         if not wanted.done():
             wait.begin()
         try:
             return await wanted
         except asyncio.CancelledError:
-            self._wanted.pop(wanted, None)
+            self._waiting_jobs.pop(wanted, None)
             if not wanted.cancelled() and wanted.exception() is None:
                 self._make_free(wanted.result())
             self._balance()
@@ -219,68 +225,73 @@ class Elastic:
         self._spawn(allocation.give_back())
 
     def _balance(self) -> None:
-        """Assign, give back and request allocations according to the demand."""
+        """Assign, release and request allocations according to the demand."""
         if self._closed:
             return
         now = time.monotonic()
-        for allocation in [one for one in self._pool.free if one.over]:
+        for allocation in [
+            candidate for candidate in self._pool.free if candidate.over
+        ]:
             self._give_back(allocation)
-        for wanted in [one for one in self._wanted if one.done()]:
-            del self._wanted[wanted]
+        for wanted in [future for future in self._waiting_jobs if future.done()]:
+            del self._waiting_jobs[wanted]
         self._assign()
-        self._send_elsewhere()
+        self._fail_refused_jobs()
         due = self._pool.due(now)
         for allocation in self._pool.remove_idle(now, due):
             self._spawn(allocation.give_back())
         self._pool.adjust(
             self._requests,
-            len(self._wanted),
+            len(self._waiting_jobs),
             due,
-            lambda dependency: self._spawn(self._take(dependency)),
+            lambda dependency: self._spawn(self._request_allocation(dependency)),
             asyncio.Task.cancel,
         )
         self._set_timer(now)
 
     def _assign(self) -> None:
-        for wanted, waiting in list(self._wanted.items()):
-            # the most recently used allocation, so that the others reach the idle time
+        """Assign free allocations to waiting jobs; give back those that end too soon."""
+        for wanted, waiting in list(self._waiting_jobs.items()):
+            # Prefer the most recently used allocation, so that others reach the idle time.
             free = reversed(self._pool.free)
-            long_enough = (one for one in free if one.lasts(waiting.length))
+            long_enough = (idle for idle in free if idle.lasts(waiting.length))
             allocation = next(long_enough, None)
             if allocation is not None:
                 self._pool.assign(allocation, waiting.arrived)
-                del self._wanted[wanted]
+                del self._waiting_jobs[wanted]
                 wanted.set_result(allocation)
-        for waiting in self._wanted.values():
-            # the free allocations' time is too short for the waiting jobs: replace them
+        for waiting in self._waiting_jobs.values():
+            # The remaining time of the free allocations is too short for the waiting jobs, so
+            # they are replaced.
             for allocation in list(self._pool.free):
                 self._pool.note_follower(allocation, waiting.arrived)
                 self._give_back(allocation)
 
-    def _send_elsewhere(self) -> None:
-        """Fail waiting jobs with another target if Slurm never grants a request."""
+    def _fail_refused_jobs(self) -> None:
+        """Fail waiting jobs that have another target, if Slurm never grants a request."""
         refused = next(
-            (one for one in self._requested.pending if one.refusal.done()), None
+            (request for request in self._requested.pending if request.refusal.done()),
+            None,
         )
         if refused is None:
             return
-        for wanted, waiting in list(self._wanted.items()):
+        for wanted, waiting in list(self._waiting_jobs.items()):
             if waiting.has_alternative:
-                del self._wanted[wanted]
+                del self._waiting_jobs[wanted]
                 wanted.set_exception(refused.never_granted())
 
     def _set_timer(self, now: float) -> None:
-        """Schedule the next balance at the next idle or forecast time."""
+        """Schedule the next call of :meth:`_balance` for the pool's next change."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         change = self._pool.next_change(now)
         if change < math.inf:
             loop = asyncio.get_running_loop()
-            # a timer may fire early by the resolution of its clock
+            # A timer may fire slightly early, within the resolution of its clock.
             self._timer = loop.call_later(change - now + 0.001, self._balance)
 
-    async def _take(self, dependency: str | None) -> None:
+    async def _request_allocation(self, dependency: str | None) -> None:
         """Request one allocation, and wait for its nodes."""
         began = time.monotonic()
         requests: list[SlurmAllocation] = []
@@ -309,11 +320,11 @@ class Elastic:
             self._make_free(granted)
 
     def _refused(self, error: Exception, dependency: str | None) -> None:
-        """Fail a waiting job that no other request can serve, or log the error."""
-        waiting = [one for one in self._wanted if not one.done()]
+        """Fail a waiting job for which there is no other request; if none, log the error."""
+        waiting = [future for future in self._waiting_jobs if not future.done()]
         others = {*self._requests[None]} - {asyncio.current_task()}
         if dependency is None and len(waiting) > len(others):
-            del self._wanted[waiting[0]]
+            del self._waiting_jobs[waiting[0]]
             waiting[0].set_exception(error)
             return
         self._forecast.forget()

@@ -1,4 +1,4 @@
-"""The journals of earlier runs, replayed event by event for a :class:`JobForecast`."""
+"""Replays the journals of earlier runs, event by event, for a :class:`JobForecast`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
 from sf_quantum.journal.events import Allocation, Event, Job, Qpu, Slurm, SlurmEvent
 
+# number of latest runs that are replayed
 LATEST_RUNS = 5
 
 
 def earlier_runs(record: Journal) -> list[list[Event]]:
-    """The events of the latest runs of the same StreamFlow file, oldest first; blocks."""
+    """Return the events of the latest runs of the StreamFlow file, oldest first; blocks."""
     runs = []
     for path in islice(record.earlier(), LATEST_RUNS):
         with suppress(InputError):  # a corrupt journal
@@ -31,9 +32,9 @@ def earlier_runs(record: Journal) -> list[list[Event]]:
 def replay(
     events: list[Event], deployment: str, service: str, forecast: JobForecast
 ) -> None:
-    """Let a forecast observe an earlier run, in the order of its events.
+    """Let a forecast observe an earlier run, in the order of the run's events.
 
-    :param service: the service whose jobs and allocations are forecast
+    :param service: service whose jobs and allocations the forecast predicts
     """
     of_service = [
         event
@@ -46,7 +47,7 @@ def replay(
         *_jobs(of_service, forecast),
         *_pending(of_service, forecast),
     ]
-    for _, observe in sorted(observed, key=lambda one: one[0]):
+    for _, observe in sorted(observed, key=lambda item: item[0]):
         observe()
     forecast.stop_counting()
 
@@ -55,7 +56,7 @@ def replay(
 class _QuantumRun:
     """One run of a quantum step, from its first job to its last.
 
-    :param begins: when the QPU began each job
+    :param begins: time at which the QPU began each job
     """
 
     step: str
@@ -64,11 +65,13 @@ class _QuantumRun:
     begins: dict[str, float]
 
 
+# times of events, each with the call that lets the forecast observe the event
 _Observed = Iterator[tuple[float, "partial[None]"]]
 
 
 def _quantum_steps(events: list[Event], forecast: JobForecast) -> _Observed:
-    jobs = sorted(_quantum_jobs(events), key=lambda one: one.started)
+    """Yield the events of quantum steps; a step's overlapping jobs are one run of it."""
+    jobs = sorted(_quantum_jobs(events), key=lambda run: run.started)
     runs: dict[str, _QuantumRun] = {}
     finished = []
     for job in jobs:
@@ -88,12 +91,12 @@ def _quantum_steps(events: list[Event], forecast: JobForecast) -> _Observed:
 
 
 def _quantum_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
-    """The completed jobs of quantum steps: those on quantum nodes, or with QPU jobs."""
+    """Yield the completed jobs of quantum steps: jobs on quantum nodes, or with QPU jobs."""
     on_slurm = set()
     quantum = {
-        _allocation(one)
-        for one in events
-        if isinstance(one, Allocation) and one.quantum
+        _allocation(event)
+        for event in events
+        if isinstance(event, Allocation) and event.quantum
     }
     for event in events:
         if isinstance(event, Slurm):
@@ -103,11 +106,13 @@ def _quantum_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
                 if event.started is not None:
                     begins[event.job] = event.started
                 yield _QuantumRun(step, event.submitted, _end(event), begins)
-    yield from (one for one in _elsewhere(events) if not on_slurm & one.begins.keys())
+    yield from (
+        run for run in _jobs_with_qpu_jobs(events) if not on_slurm & run.begins.keys()
+    )
 
 
-def _elsewhere(events: list[Event]) -> Iterator[_QuantumRun]:
-    """The completed jobs that had QPU jobs."""
+def _jobs_with_qpu_jobs(events: list[Event]) -> Iterator[_QuantumRun]:
+    """Yield the completed jobs that had QPU jobs."""
     leased: dict[str, Qpu] = {}
     running: dict[str, float] = {}
     for event in events:
@@ -136,17 +141,18 @@ def _jobs(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
 
 
 def _end(event: Slurm) -> float:
-    """The end of a job as Slurm reports it, or else when the driver noticed it."""
+    """Return the end of a job as Slurm reports it, or the time when the driver noticed it."""
     return event.time if event.ended is None else event.ended
 
 
 def _pending(of_service: list[SlurmEvent], forecast: JobForecast) -> _Observed:
+    """Yield how long each allocation was pending."""
     requested: dict[str, float] = {}
     for event in of_service:
         match event:
             case Allocation(status="requested", allocation=allocation):
                 requested[allocation] = event.at
             case Allocation(status="granted", at=at, allocation=allocation):
-                # Slurm's times may be whole seconds, and then precede the request
+                # Slurm's times may be rounded down to seconds, and then precede the request.
                 if (since := requested.pop(allocation, None)) is not None:
                     yield at, partial(forecast.granted, max(0.0, at - since))

@@ -1,6 +1,6 @@
-"""A job's wait for nodes that several jobs use in turn, in the run's journal.
+"""Journal entries about a job's wait for nodes that several jobs use in turn.
 
-For nodes of a single job, the journal has the request together with the job.
+If nodes serve a single job, the journal entry of the job includes the request for nodes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sf_quantum.journal import events
 
 
 class NodesWait:
-    """Records that a job has to wait, and that its nodes are granted.
+    """Records that a job has to wait for nodes, and that its nodes are granted.
 
-    Leaving the context means that the job has given up.
+    If the context is left while the job waits, the job has given up.
     """
 
     def __init__(self, job: str, deployment: str, service: SlurmService) -> None:
@@ -37,13 +37,13 @@ class NodesWait:
         self._end("given-up")
 
     def begin(self) -> None:
-        """The job has to wait, or already waits."""
+        """Record that the job has to wait, unless it already waits."""
         if not self._waits:
             self._waits = True
             self._write("waiting")
 
     def granted(self) -> None:
-        """The nodes are granted."""
+        """Record that the nodes are granted, if the job had to wait."""
         self._end("granted")
 
     def _end(self, status: str) -> None:

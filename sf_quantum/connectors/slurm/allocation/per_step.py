@@ -29,11 +29,10 @@ START_PAUSE_SECONDS = 1.0
 
 
 async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
-    """Run a job as a separate Slurm job, which is cancelled if the caller is.
+    """Run a job as a separate Slurm job, which is cancelled if the caller is cancelled.
 
-    :raises SlurmRefusal: if Slurm refuses the job, or never starts one that has another target
-    :raises WorkflowExecutionException: if the tasks of an array would write to one file, or
-        the output of the job cannot be read
+    :raises SlurmRefusal: if Slurm refuses the job, or if Slurm never starts the job and the
+        job has another target
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
@@ -125,7 +124,7 @@ async def _files(
 
 
 async def _report_start(batch_job: BatchJob, job: str) -> None:
-    """Report when Slurm has started a quantum job."""
+    """Wait until Slurm has started a quantum job, and report the time."""
     while True:
         row = batch_job.row
         if row is not None and row.state == "RUNNING" and row.started is not None:

@@ -1,4 +1,4 @@
-"""Requests for the allocations of ``elastic``: how many nodes, for how long, after what."""
+"""Requests for the allocations of ``elastic``: number of nodes, time limit, dependency."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from sf_quantum.files import JSON
 class Requests:
     """Requests allocations of one service.
 
-    :param directives: the ``#SBATCH`` lines of the service's job script
-    :param refused: function that is called if Slurm reports that it never grants a request
+    :param directives: ``#SBATCH`` lines of the service's job script
+    :param refused: function that is called if Slurm reports that it will never grant a request
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class Requests:
         self._directives = directives
         self._pool = pool
         self._refused = refused
-        #: pending requests that are not followed by a request for fewer nodes
+        #: pending requests after which no request for fewer nodes is made
         self.pending: set[SlurmAllocation] = set()
-        #: longest time limit of all jobs, infinite if a job has none
+        #: longest time limit of all jobs; infinite if a job has no limit
         self.longest_limit = 0.0
 
     @property
     def may_shorten(self) -> bool:
-        """Whether time limits may be lower than those that the user wrote."""
+        """Whether time limits may be lower than the limits that the user wrote."""
         time_min = self._service.options.get("timeMin")
         return bool(self._settings.ahead) and not self._settings.keep and not time_min
 
     async def granted(
         self, requests: list[SlurmAllocation], dependency: str | None
     ) -> SlurmAllocation:
-        """Wait for nodes; after ``patience`` seconds, accept fewer.
+        """Request nodes, and wait for them; after ``patience`` seconds, accept fewer nodes.
 
-        :param requests: receives every allocation that is requested
+        :param requests: list to which every requested allocation is added
         """
         nodes = self._service.options.get("nodes")
-        requests.append(await self._request(_most(nodes), dependency))
-        if nodes == _most(nodes):
+        requests.append(await self._request(_max_nodes(nodes), dependency))
+        if nodes == _max_nodes(nodes):
             return await requests[0].granted()
         patient = True
         while patient:
@@ -73,12 +73,15 @@ class Requests:
                     return await requests[0].granted()
             patient = dependency in self._pool.forecast.dependent()
 
-        # updating the job would keep its place in the queue, but Slurm then grants the minimum
+        # A new job is submitted: if the first job were updated, it would keep its place in the
+        # queue, but Slurm would grant only the minimum.
         async def fewer() -> SlurmAllocation:
             requests.append(await self._request(nodes))
             return await requests[-1].granted()
 
-        waiting = [asyncio.create_task(one) for one in (requests[0].granted(), fewer())]
+        waiting = [
+            asyncio.create_task(grant) for grant in (requests[0].granted(), fewer())
+        ]
         try:
             for finished in asyncio.as_completed(waiting):
                 try:
@@ -93,6 +96,7 @@ class Requests:
     async def _request(
         self, nodes: JSON, dependency: str | None = None
     ) -> SlurmAllocation:
+        """Request an allocation; if there is a dependency, for the time after other jobs."""
         service, deployment = self._service, self._queue.deployment
         instead: dict[str, JSON] = {"nodes": nodes}
         least_minutes = self._least_minutes(dependency)
@@ -115,9 +119,9 @@ class Requests:
         return allocation
 
     def _least_minutes(self, dependency: str | None) -> int | None:
-        """Return the minutes that suffice for a use like that of the latest allocations.
+        """Return a time limit in minutes that suffices for a use like the latest allocations'.
 
-        :returns: None if only the time limit of the service is known to suffice
+        :returns: ``None`` if only the time limit of the service is known to suffice
         """
         full = self._service.seconds
         longest = self._pool.longest_held()
@@ -129,7 +133,7 @@ class Requests:
         return math.ceil(least / 60) if least <= full - 60 else None
 
 
-def _most(nodes: JSON) -> JSON:
-    """The maximum of a range of nodes."""
+def _max_nodes(nodes: JSON) -> JSON:
+    """Return the maximum of a range of nodes."""
     match = re.search(r"-(\d+[km]?)$", str(nodes))
     return match[1] if match else nodes

@@ -1,4 +1,4 @@
-"""``reserved``: one allocation for the whole run, heterogeneous if services differ.
+"""``reserved``: one allocation for the whole run; heterogeneous if it has several components.
 
 ``reserve: [compute]`` is the baseline of Rocco et al. (2025), which holds its nodes while the
 QPU is busy. ``[compute, quantum]`` is the co-scheduling of Viviani et al., Assessing the
@@ -29,7 +29,7 @@ class Reserved:
     """One allocation, with a component for each concurrent job.
 
     :param services: services of the components
-    :param directives: the ``#SBATCH`` lines of job scripts, by the name of the service
+    :param directives: ``#SBATCH`` lines of the job scripts, by the name of the service
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Reserved:
         self._quantum_running = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        # why Slurm never grants the allocation that jobs wait for, once there is a reason
+        # done if Slurm never grants the allocation for which jobs wait
         self._refusal: asyncio.Future[SlurmRefusal] = asyncio.Future()
 
     async def run(self, job: StepJob) -> JobOutcome:
-        """Run a job on a component, or per step if the quantum nodes have been given back."""
+        """Run a job on a component or, if its nodes are released, as a separate Slurm job."""
         with NodesWait(job.name, self._queue.deployment, job.service) as wait:
             outcome = await self._run(job, wait)
         return outcome or await run_alone(self._queue, job)
 
     async def _run(self, job: StepJob, wait: NodesWait) -> JobOutcome | None:
-        """Run a job on a component; ``None`` if its service has no components any more."""
+        """Run a job on a component; return ``None`` if its service has no components left."""
         requested = time.time()
         while not (job.service.quantum and self._quantum_released):
             try:
@@ -90,9 +90,9 @@ class Reserved:
             await components.give_back()
 
     async def _components_for(self, job: StepJob, wait: NodesWait) -> Components:
-        """The components, once their nodes are granted.
+        """Return the components, once their nodes are granted.
 
-        :raises SlurmRefusal: if Slurm never grants them, and the job has another target
+        :raises SlurmRefusal: if Slurm never grants the nodes, and the job has another target
         """
         if self._lock.locked() or not self._held or self._held[-1].over:
             wait.begin()
@@ -111,7 +111,7 @@ class Reserved:
             await asyncio.wait([granted])
 
     async def _components(self) -> Components:
-        """The components, once their nodes are granted."""
+        """Return the components, once their nodes are granted."""
         async with self._lock:
             if self._closed:
                 raise asyncio.CancelledError
@@ -127,6 +127,7 @@ class Reserved:
             return self._held[-1]
 
     async def _reserve(self) -> Components:
+        """Request the components that are not released, and wait until they are granted."""
         released = self._quantum_released
         services = [s for s in self._services if not (released and s.quantum)]
         each = [self._directives[service.name] for service in services]
@@ -144,20 +145,22 @@ class Reserved:
         components = Components(zip(names, held, strict=True))
 
         def refuse(reason: asyncio.Future[str]) -> None:
-            refused = next(one for one in held if one.refusal is reason)
+            refused = next(
+                component for component in held if component.refusal is reason
+            )
             if not self._refusal.done():
                 self._refusal.set_result(refused.never_granted())
 
-        for one in held:
-            one.refusal.add_done_callback(refuse)
+        for component in held:
+            component.refusal.add_done_callback(refuse)
         try:
             await held[0].granted()
         except BaseException:
             await components.give_back()
             raise
         finally:
-            for one in held:
-                one.refusal.remove_done_callback(refuse)
+            for component in held:
+                component.refusal.remove_done_callback(refuse)
             if self._refusal.done():
                 self._refusal = asyncio.Future()
         return components
@@ -176,7 +179,7 @@ class Reserved:
                 self._timer = loop.call_later(self._settings.idle, self._release)
 
     def _release(self) -> None:
-        """Give back the quantum nodes, each as soon as it is idle."""
+        """Release the quantum components, each as soon as it is idle."""
         self._quantum_released = True
         for components in self._held[-1:]:
             components.release(s.name for s in self._services if s.quantum)
@@ -185,7 +188,7 @@ class Reserved:
 class Components:
     """The components of one allocation, each of which runs one job at a time.
 
-    :param held: the components in their order in Slurm, with the names of their services
+    :param held: pairs of a service's name and a component, in Slurm's order
     """
 
     def __init__(self, held: Iterable[tuple[str, SlurmAllocation]]) -> None:
@@ -209,9 +212,9 @@ class Components:
         )
 
     async def run(self, job: StepJob, requested: float, wait: NodesWait) -> JobOutcome:
-        """Run a job on a component of its service, as soon as one is free.
+        """Run a job on a component of the job's service, as soon as one is free.
 
-        :raises AllocationGone: if the component has ended by then
+        :raises AllocationGone: if the component ended before the job began
         """
         free = self._free[job.service.name]
         if free.empty():
@@ -219,32 +222,33 @@ class Components:
         allocation = await free.get()
         self._busy.add(allocation)
         try:
-            # the component may have been given back since its last job ended
+            # The component may have been released since its last job ended.
             if allocation in self._given_back:
                 raise AllocationGone
             wait.granted()
             return await allocation.run(job, requested)
         finally:
             self._busy.discard(allocation)
-            # Even an ended allocation is put back, since other jobs wait for it.
+            # Even a component that has ended is put back, so that other waiting jobs notice.
             free.put_nowait(allocation)
             self._give_released_back()
 
     def release(self, services: Iterable[str]) -> None:
-        """Give back the components of services, each as soon as it is idle."""
+        """Release the components of services, each as soon as it is idle."""
         self._released.update(services)
         self._give_released_back()
 
     async def give_back(self) -> None:
-        """Give back all components immediately."""
+        """Release all components immediately."""
         for _, allocation in reversed(self._held):
             await allocation.give_back()
         await asyncio.gather(*self._tasks)
 
     def _give_released_back(self) -> None:
+        """Give back the released components that no job uses any more."""
         first = self._held[0][1]
         for name, allocation in reversed(self._held):
-            # the end of the first component ends the others
+            # The end of the first component would end the others, so it waits for all jobs.
             busy = self._busy if allocation is first else self._busy & {allocation}
             if name in self._released and not busy | (self._given_back & {allocation}):
                 self._given_back.add(allocation)

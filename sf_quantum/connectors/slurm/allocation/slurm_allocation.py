@@ -58,7 +58,7 @@ class SlurmAllocation:
         service: SlurmService,
     ) -> None:
         self.limit = ShortLimit()
-        # The latest step.
+        # latest step, which runs the latest job
         self._step: Step | None = None
         self.queue = queue
         self._login = queue.login
@@ -66,8 +66,8 @@ class SlurmAllocation:
         self.own = component
         self._service = service
         self._given_back = False
-        self._useless = False
-        self._used = False
+        self._is_useless = False
+        self._was_used = False
 
     @staticmethod
     async def request(
@@ -78,7 +78,7 @@ class SlurmAllocation:
         directives: Sequence[str],
         **instead: JSON,
     ) -> list[SlurmAllocation]:
-        """Submit a job that only holds nodes, in a component for each service.
+        """Submit a job that only holds nodes, with a component for each service.
 
         :param instead: see :func:`sf_quantum.connectors.slurm.sbatch_options.words`
         :raises SlurmRefusal: if Slurm refuses the job
@@ -123,23 +123,23 @@ class SlurmAllocation:
 
     @property
     def over(self) -> bool:
-        """Whether the allocation can run no more jobs."""
-        return self._given_back or self._useless or self._has_ended
+        """Whether the allocation cannot run further jobs."""
+        return self._given_back or self._is_useless or self._has_ended
 
     @property
     def _has_ended(self) -> bool:
         return self.leader.ended.done() or self.own.ended.done()
 
     def lasts(self, length: JobLength) -> bool:
-        """Whether its time limit, as far as known, suffices for a job.
+        """Return whether the allocation's remaining time suffices for a job, as far as known.
 
-        True for an unused allocation with the time limit of its service, since a new
-        allocation would last no longer.
+        It always suffices in an unused allocation with the time limit of its service, since a
+        new allocation would not run longer.
         """
         if (end := self._short_end) is not None:
             return time.time() <= self.limit.latest_start(length.limit, end)
         row = self._row
-        return not self._used or row is None or length.fits(row, time.time())
+        return not self._was_used or row is None or length.fits(row, time.time())
 
     @property
     def _row(self) -> QueueRow | None:
@@ -156,7 +156,7 @@ class SlurmAllocation:
     async def granted(self) -> SlurmAllocation:
         """Wait until the nodes are granted.
 
-        :raises WorkflowExecutionException: if the allocation ends before; the message has the
+        :raises WorkflowExecutionException: if the allocation ends first; the message has the
             reason
         :raises AllocationGone: if Slurm has lost its record of a heterogeneous allocation,
             which the queue does not submit again
@@ -181,17 +181,18 @@ class SlurmAllocation:
         :param requested: time at which the job requested nodes, in epoch seconds
         :raises AllocationGone: if the allocation ended before the job began
         """
-        self._used = True
+        self._was_used = True
         while not self.over:
-            # A shortened limit may leave too little time by now.
+            # If the limit was shortened, the remaining time may be too short by now.
             if self._short_end and not self.lasts(JobLength(job.seconds, 0)):
-                self._useless = True
+                self._is_useless = True
                 break
             self._step = step = self._new_step(job)
             try:
                 mark = await step.run()
             except asyncio.CancelledError:
-                # the end of an allocation ends its steps, and the spool may be removed soon
+                # If the allocation has ended, so have its steps, and the spool may soon be
+                # removed.
                 if not self.over:
                     await step.cancel()
                 raise
@@ -212,7 +213,7 @@ class SlurmAllocation:
     async def end_with(self, seconds: int) -> None:
         """Lower the allocation's time limit in Slurm, once its last job has begun.
 
-        :param seconds: the time limit of the job, which ends itself before the allocation
+        :param seconds: time limit of the job, at which the job ends itself
         """
         while True:
             await asyncio.sleep(BEGIN_SECONDS)
@@ -220,7 +221,7 @@ class SlurmAllocation:
                 continue
             row, file = self._row, shlex.quote(self._step.path("began"))
             text, _ = await self._login.ask(f"cat {file} && date +%s")
-            # the file contains 0 before the job has begun, and is removed at its end
+            # The file contains 0 until the job begins, and is removed when the job ends.
             now = re.fullmatch(r"[1-9][\d.]*\s+(\d+)\s*", text)
             if row is not None and row.started and now is not None:
                 break
@@ -234,7 +235,7 @@ class SlurmAllocation:
             )
 
     async def give_back(self) -> None:
-        """End the allocation, or only this component of a heterogeneous one."""
+        """End the allocation or, if it is heterogeneous, only this component."""
         if not self._given_back and not self._has_ended:
             self.own.usage.given_back(time.time())
             self._given_back = True
@@ -248,19 +249,20 @@ class SlurmAllocation:
     ) -> JobOutcome | None:
         """Return how a job ended.
 
-        :returns: None if the job has to be started again
+        :returns: ``None`` if the job has to be started again
         :raises AllocationGone: if the allocation ended before the job began
         """
         end = await self._allocation_end(mark)
         if end is not None and end.good:
-            # a job that is lost with its allocation has not succeeded
+            # Even if the allocation ended successfully, a job that is lost with it has not.
             end = replace(end, state="CANCELLED", reason=EndReason.ALLOCATION_ENDED)
-        # the allocation's times are whole seconds
+        # The mark of a job that ended before the allocation is valid. (The allocation's times
+        # are whole seconds.)
         if mark.ended is not None and (
             end is None or (end.ended is not None and mark.ended < end.ended)
         ):
             return JobOutcome.of_mark(self.own.slurm_job, mark)
-        # srun prints this line for every step on a cluster without CPU binding
+        # On a cluster without CPU binding, srun prints this line for every step.
         common = "lacks support for cpu binding"
         errors = shlex.quote(step.path("srun"))
         text, status = await self._login.ask(f"grep -v '{common}' {errors}")
@@ -268,7 +270,7 @@ class SlurmAllocation:
         code = mark.exit_code or 0
         if not mark.started:
             if end is not None or answers.is_node_trouble(error):
-                self._useless = True
+                self._is_useless = True
                 raise AllocationGone
             if answers.is_temporary(error, code):
                 return None
@@ -287,14 +289,17 @@ class SlurmAllocation:
         )
 
     async def _allocation_end(self, mark: JobMark) -> JobOutcome | None:
-        """How the allocation ended; None if it runs, or only the mark is available."""
+        """Return how the allocation ended.
+
+        :returns: ``None`` if it runs, or if Slurm does not answer and the job left a mark
+        """
         while True:
             for batch_job in (self.own, self.leader):
                 if batch_job.ended.done():
                     return batch_job.ended.result()
             answer = await self.queue.controller.records(self.own.slurm_job)
             records = self.own.exclude_foreign(answer or [])
-            if states.unknown(one.state for one in records):
+            if states.unknown(record.state for record in records):
                 records = []
             if records and records[0].state == "RUNNING":
                 return None

@@ -1,4 +1,7 @@
-"""A step of an allocation: its start with ``srun``, its mark, and its cancellation."""
+"""A step of an allocation: its start with ``srun``, its mark, and its cancellation.
+
+A mark is a line that the job's script writes at its end, with exit code and times.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ from sf_quantum.connectors.slurm.transport import answers
 from sf_quantum.slurm import ids
 
 RETRY_SECONDS = 1.0
-# how long after the end of its allocation the mark of a step may appear
+# longest time after the end of an allocation until the mark of its step appears
 MARK_SECONDS = 5.0
-# how long to search for a step to cancel: its srun may not have started it yet
+# how long to search for a step to cancel, since srun may not have started the step yet
 CANCEL_SECONDS = 10
 
 
 class Allocation(Protocol):
     """A batch job that only holds nodes.
 
-    :ivar leader: the job
-    :ivar own: its component that runs the steps, or the leader itself
+    :ivar leader: the job or, if it is heterogeneous, its first component
+    :ivar own: the component that runs the steps, which may be the leader
     """
 
     queue: SlurmQueue
@@ -42,8 +45,8 @@ class Allocation(Protocol):
 class Step:
     """One attempt to run a job in an allocation.
 
-    :param latest: latest start of the job, epoch seconds, if the allocation's time limit
-        is lower than its service's
+    :param latest: latest start of the job in epoch seconds; ``None`` if the allocation has the
+        time limit of its service
     """
 
     def __init__(
@@ -71,18 +74,18 @@ class Step:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             await asyncio.wait([ended], timeout=MARK_SECONDS)
-            left = None if ended.done() else await self._left_mark()
-            # the mark may have arrived meanwhile
+            left = None if ended.done() else await self._read_mark()
+            # The mark may have arrived in the meantime.
             return await ended if left is None or ended.done() else left
         finally:
             ended.cancel()
 
-    async def _left_mark(self) -> JobMark:
-        """Return the mark of a step whose ``srun`` has also ended, or else a substitute.
+    async def _read_mark(self) -> JobMark:
+        """Return the mark that a step left before its allocation ended, or a substitute.
 
-        :raises WorkflowExecutionException: if the file is not a mark
+        :raises WorkflowExecutionException: if the file does not contain a mark
         """
-        # `began` is removed only when there is a mark
+        # The file `began` is removed only after the mark is written.
         command = f"""\
 f={shlex.quote(self.path(""))} began=0
 [ ! -e "$f"tried ] || began=$(cat "$f"began 2>/dev/null || date +%s.%N)
@@ -99,21 +102,23 @@ cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _start(self) -> None:
+        """Start the step, and try again while the result of the attempt is unknown."""
         command = self._srun()
         while not self._allocation.over:
             text, code = await self._login.ask(command)
             if code == 0:
                 return
-            if code != scripts.UNKNOWN:  # else the connection is lost
+            if code != scripts.UNKNOWN:  # UNKNOWN means that the connection was lost
                 raise WorkflowExecutionException(
                     f"Job {self._job.name} cannot be started: {text}"
                 )
             await asyncio.sleep(RETRY_SECONDS)
-        # the step may have begun even if the answer was lost
+        # Even if the answer was lost, the step may have begun before the allocation ended.
         if not (self._leader.ended.done() or self._own.ended.done()):
             raise AllocationGone
 
     def _srun(self) -> str:
+        """Return the shell command that starts the step."""
         body = scripts.step(
             self._login.spool,
             self.key,
@@ -134,7 +139,7 @@ cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0
             "time": self._job.time_limit,
             "nodes": 1,
             "ntasks": 1,
-            # Steps are not bound to CPUs, like the commands of a batch script.
+            # Like the commands of a batch script, steps are not bound to CPUs.
             "cpu-bind": "none",
             "input": "none",
         }
@@ -155,8 +160,8 @@ cat "$f"mark 2>/dev/null || echo "{self.key} {self._own.slurm_job} 1 ${{began:-0
         """Cancel a step, even if Slurm does not know it yet."""
         at = answers.at(ids.cluster(self._own.slurm_job))
         number = ids.number(self._own.slurm_job)
-        # A step ends immediately if its script is missing; it has ended when `began` is
-        # removed.
+        # If its script is removed before it begins, a step ends immediately. A step has ended
+        # when the file `began` is removed.
         await self._login.ask(f"""\
 f={shlex.quote(self.path(""))} n=0
 : >"$f"tried || exit

@@ -1,4 +1,4 @@
-"""A job of the workflow as a step of an allocation, and how its output is read."""
+"""A job of the workflow that runs on Slurm, and the reading of its output."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sf_quantum.connectors.slurm.transport.answers import (
 )
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 
+# limits on the end of a command's errors that a message quotes
 LAST_LINES = 20
 LAST_BYTES = 8192
 
@@ -23,10 +24,10 @@ LAST_BYTES = 8192
 class StepJob:
     """A job of the workflow.
 
-    :param body: the job script, which redirects the command's output to its files
-    :param stdout: the file of the command's standard output, or None to return the output
-    :param stderr: the file of its standard error, or None to return the errors
-    :param seconds: the time limit, None for the time limit of the service
+    :param body: job script, which redirects the command's output to its files
+    :param stdout: file for the command's standard output; ``None`` to return the output
+    :param stderr: file for the command's standard error; ``None`` to return the errors
+    :param seconds: time limit of the job; ``None`` for the time limit of the service
     """
 
     name: str
@@ -40,7 +41,7 @@ class StepJob:
 
     @property
     def time_limit(self) -> str | None:
-        """The time limit in the format ``minutes:seconds`` of ``sbatch``."""
+        """The time limit in sbatch's format ``minutes:seconds``."""
         limit = self.seconds
         return None if limit is None else f"{limit // 60}:{limit % 60:02}"
 
@@ -50,7 +51,7 @@ class AllocationGone(Exception):
 
 
 def with_limit(job: StepJob, outcome: JobOutcome) -> JobOutcome:
-    """Return an outcome, as a timeout if the job's script has ended at its time limit."""
+    """Return the outcome; as a timeout, if the job's script ended itself at its time limit."""
     began, ended = outcome.started, outcome.ended
     if job.seconds is None or outcome.exit_code != scripts.LATE or not outcome.plain:
         return outcome
@@ -68,11 +69,11 @@ async def read_result(
     mark: JobMark | None,
     errors: str = "",
 ) -> JobOutcome:
-    """Add to the outcome of a job what the job script has printed.
+    """Return the outcome of a job with the output of its job script.
 
     :param output: the script's output files, one per line
-    :param mark: the job's mark, which shows whether the output is empty
-    :param errors: the script's files for standard error, if they are not those of its output
+    :param mark: the job's mark, which states the size of the output
+    :param errors: the script's files for standard error, if they differ from the output files
     :raises WorkflowExecutionException: if the output cannot be read
     """
     if outcome.good:
@@ -83,10 +84,10 @@ async def read_result(
         except WorkflowExecutionException:
             if job.stdout is None:
                 raise
-            return outcome  # the result is in the file, without what else was printed
+            return outcome  # the result is in the file; only further output is lost
         return replace(outcome, output=text)
     try:
-        # The messages of sfq lease and of Slurm precede those of the command.
+        # Messages of sfq lease and of Slurm come first, then messages of the command.
         last = await _last_lines(login, job, f"{output}\n{errors}", job.stderr or "")
         last = last or await _last_lines(login, job, job.stdout or "")
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
@@ -98,7 +99,7 @@ async def read_result(
 async def _last_lines(login: LoginNode, job: StepJob, *groups: str) -> str:
     """Read the last lines of each group of files; an empty group has none."""
     tails = [
-        # sed ends the last line, so that the next group begins a new one
+        # sed adds a missing line break at the end, so that the next group begins a new line.
         f"tail -q -c {LAST_BYTES} {_quoted(files)} 2>/dev/null | tail -n {LAST_LINES} | "
         "sed '$a\\'"
         for files in groups
@@ -111,5 +112,8 @@ async def _last_lines(login: LoginNode, job: StepJob, *groups: str) -> str:
 
 
 def _quoted(files: str) -> str:
-    """Files, one per line (an array has one for each task), quoted for the shell."""
+    """Return the names of files, given one per line, quoted for the shell.
+
+    An array has one file for each task.
+    """
     return " ".join(shlex.quote(file) for file in files.splitlines())

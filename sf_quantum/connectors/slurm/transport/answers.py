@@ -16,10 +16,10 @@ from sf_quantum.slurm.records import NO_COMMENT, JobRecord
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
-#: the state of a job that Slurm no longer knows and that left no mark
+#: state of a job that Slurm no longer knows, and that left no mark
 LOST = "LOST"
-# squeue(1), "JOB REASON CODES", and further ones from slurm_string.c: reasons that persist
-# even if other jobs end
+# Reasons why a job is pending that persist even if other jobs end, from squeue(1), "JOB REASON
+# CODES", and slurm_string.c.
 _HOPELESS = re.compile(
     "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS|"
     "JobHeldAdmin|JobHeldUser|JobHoldMaxRequeue|JobLaunchFailure|NodeDown|"
@@ -28,9 +28,9 @@ _HOPELESS = re.compile(
     r"QOSNotAllowed|QOSMin\w+|(Assoc|QOS)Max\w*PerJob(Limit)?|"
     "ReqNodeNotAvail|ReservationDeleted"
 )
-# errors of sbatch(1) after which a retry may succeed: from slurm_errno.c and errno(3),
-# for a controller that is down, starting, busy or full, and for MUNGE; and the limits on
-# the number of pending jobs, which sbatch prints before it rejects a job
+# Errors of sbatch(1) after which a retry may succeed: errors from slurm_errno.c and errno(3)
+# about MUNGE, and about a controller that is down, starting, busy or full; and limits on the
+# number of pending jobs, which sbatch prints before it rejects a job.
 _TEMPORARY = re.compile(
     "unable to contact slurm controller|socket timed out|zero bytes were transmitted|"
     "communication connection failure|connection (refused|reset|timed out)|"
@@ -42,21 +42,21 @@ _TEMPORARY = re.compile(
     "problem talking to the database|can't be reached now|" r"submitjobs?\w*limit",
     re.IGNORECASE,
 )
-# a line of such an error that shows that the error is not temporary
+# text in such an error which shows that the error is not temporary
 _NO_CLUSTER = re.compile("No cluster .* known by database")
-# errors of srun(1) caused by the nodes and not by the job: slurm_errno.c
+# errors of srun(1) that the nodes cause, not the job (slurm_errno.c)
 _NODE_TROUBLE = re.compile(
     "launch failed|node (not responding|failure)|nodes? .*(down|not available)|"
     "communication connection failure|connection refused|no route to host",
     re.IGNORECASE,
 )
-# Slurm's commands block while the controller is down
+# Time limit of Slurm's commands, which block while the controller is down.
 PATIENCE_SECONDS = 60
 _JOB_ID = re.compile(rf"^({ids.PATTERN})$", re.MULTILINE)
 
 
 class EndReason(StrEnum):
-    """Reasons for the end of a job that this plugin infers if Slurm gives none."""
+    """Reasons for the end of a job that this plugin infers if Slurm reports none."""
 
     NEVER_BEGAN = "there is no sign that its script began"
     FORGOTTEN = "Slurm no longer knows it, and it left no exit code"
@@ -67,16 +67,16 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """How a job ended, or its state if it has not. Times are epoch seconds.
+    """How a job ended or, if it has not ended, its state. Times are epoch seconds.
 
     :param state: Slurm's job state, or :data:`LOST`
     :param reason: Slurm's reason, or an :class:`EndReason`
-    :param signal: the number of the signal that ended the job, 0 for none
-    :param started: None if the job never ran
-    :param restarts: how many times Slurm has requeued the job
-    :param output: the output, once read, unless it went to a file; for a failed job, the
-        outcome and the last lines of its errors
-    :param comment: text that distinguishes a job from another with the same id
+    :param signal: number of the signal that ended the job; 0 if none did
+    :param started: start of the job; ``None`` if it never ran
+    :param restarts: number of times that Slurm has requeued the job
+    :param output: output of the job, once it has been read, unless it is in a file; for a
+        failed job, the outcome and the last lines of its errors
+    :param comment: the job's comment in Slurm, which distinguishes jobs that had the same id
     """
 
     slurm_job: str
@@ -92,7 +92,7 @@ class JobOutcome:
 
     @classmethod
     def of_mark(cls, slurm_job: str, mark: JobMark) -> JobOutcome:
-        """The outcome according to the mark of the job's script."""
+        """Return the outcome according to the mark of the job's script."""
         return cls(
             slurm_job,
             "FAILED" if mark.exit_code else "COMPLETED",
@@ -103,7 +103,7 @@ class JobOutcome:
 
     @classmethod
     def of_row(cls, row: QueueRow) -> JobOutcome | None:
-        """The outcome according to ``squeue``; None if it does not report the exit code."""
+        """Return the outcome according to ``squeue``; ``None`` without an exit status."""
         if row.status is None:
             return None
         return cls(
@@ -124,34 +124,36 @@ class JobOutcome:
 
     @property
     def plain(self) -> bool:
-        """Whether the script ended by itself, so that its exit code is the whole result."""
+        """Whether the script ended by itself, so that only its exit code matters."""
         return self.state in ("COMPLETED", "FAILED") and self.signal == 0
 
     def is_success(self, codes: ExitCodes) -> bool:
-        """Whether the job has succeeded by the exit codes of its tool."""
+        """Return whether the job has succeeded according to the exit codes of its tool."""
         # Slurm may report a failure without an exit code.
         has_status = self.good or (self.plain and self.exit_code != 0)
         return has_status and codes.is_success(self.exit_code)
 
     def is_later_run(self, ended: float | None) -> bool:
-        """Whether this outcome is of a run after the one that ended at ``ended``."""
+        """Return whether this outcome is from a run after the run that ended at ``ended``."""
         if self.restarts == 0 or ended is None:
             return False
         return self.started is None or self.state == "PENDING" or self.started >= ended
 
     def sentence(self) -> str:
-        """The outcome as text, for a message."""
+        """Return the outcome as text, for a message."""
         words = [f"Slurm job {ids.words(self.slurm_job)} is {self.state}"]
-        # the signal is named below; slurmrestd of 24.11 does not name it here
+        # The signal is named below; in slurmrestd of 24.11, the reason does not name it.
         reason = re.sub("^RaisedSignal:.*", "RaisedSignal", self.reason)
         if reason not in ("", "None", self.state):
             words.append(f"({reason})")
-        by = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
+        signal_number = self.signal or (
+            self.exit_code - 128 if self.exit_code > 128 else 0
+        )
         how = [f"exit code {self.exit_code}"] if self.exit_code or self.plain else []
-        if by:
-            is_signal = by in {*signal.Signals}
-            name = signal.Signals(by).name if is_signal else "unknown"
-            how.append(f"signal {by} ({name})")
+        if signal_number:
+            is_signal = signal_number in {*signal.Signals}
+            name = signal.Signals(signal_number).name if is_signal else "unknown"
+            how.append(f"signal {signal_number} ({name})")
         if how:
             words.append(f"with {' and '.join(how)}")
         if self.started is not None and self.ended is not None:
@@ -162,30 +164,30 @@ class JobOutcome:
 
 
 def is_hopeless(reason: str) -> bool:
-    """Whether a job that is pending for this reason will probably never start."""
+    """Return whether a job that is pending for this reason will probably never start."""
     return _HOPELESS.fullmatch(reason.strip("()").split(",")[0]) is not None
 
 
 def submitted_job(text: str, code: int) -> str | None:
-    """The id of a submitted job, None if the submission failed."""
+    """Return the id of a submitted job; ``None`` if the submission failed."""
     match = _JOB_ID.search(text) if code == 0 else None
     return None if match is None else match[1]
 
 
 def is_temporary(text: str, code: int) -> bool:
-    """Whether a command that failed may succeed on a retry."""
+    """Return whether a command that failed may succeed if it is run again."""
     if _NO_CLUSTER.search(text):
         return False
     return code == UNKNOWN or _TEMPORARY.search(text) is not None
 
 
 def is_node_trouble(text: str) -> bool:
-    """Whether ``srun`` failed because of the nodes."""
+    """Return whether ``srun`` failed because of the nodes."""
     return _NODE_TROUBLE.search(text) is not None
 
 
 def in_one_line(text: str) -> str:
-    """An error message of Slurm in one line, without the prefixes."""
+    """Return an error message of Slurm on one line, without the prefixes."""
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines()]
     words = [" ".join(line.removeprefix("error: ").split()) for line in lines]
     return "; ".join(line for line in words if line) or "no message"
@@ -205,8 +207,8 @@ def scontrol(text: str, job: str) -> list[JobOutcome]:
 
 
 def sacct(text: str, job: str) -> list[JobOutcome]:
-    """Read the output of :func:`sacct_command`, one outcome for each task that has ended."""
-    # A record may stay at RUNNING without limit if no controller knows the job any more.
+    """Read the output of :func:`sacct_command`: one outcome for each task that has ended."""
+    # If no controller knows a job any more, its record may show RUNNING for ever.
     return [
         _outcome(row, ids.cluster(job))
         for row in accounting.read(text)
@@ -215,7 +217,7 @@ def sacct(text: str, job: str) -> list[JobOutcome]:
 
 
 def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
-    """The outcome in the fields that both kinds of records have."""
+    """Return the outcome from the fields that both kinds of records have."""
     return JobOutcome(
         ids.of(record.job, cluster),
         record.state,
@@ -229,20 +231,22 @@ def _outcome(record: JobRecord | AccountingRow, cluster: str) -> JobOutcome:
 
 
 def is_foreign(comment: str, job_comment: str) -> bool:
-    """Whether a job is not the job that was submitted with ``job_comment``.
+    """Return whether a job is another than the job that was submitted with ``job_comment``.
 
     A controller that was killed may have lost the jobs of its last seconds, and then reuses
-    their ids. A site may have changed the comment.
+    their ids. Other comments are accepted, since a site may change comments.
     """
     ours = comment.startswith("sfq:")
     return comment == NO_COMMENT or (ours and not comment.startswith(job_comment))
 
 
 def at(clusters: str, *jobs: str) -> str:
-    """The option with which a command of Slurm queries clusters, with a space before it.
+    """Return the option with which a command of Slurm queries clusters, after a space.
 
-    :param clusters: names separated by commas; empty for the login node's own cluster
-    :param jobs: ids of the jobs in the query; other clusters of a federation may run them
+    :param clusters: names of clusters, separated by commas; empty for the login node's own
+        cluster
+    :param jobs: ids of the jobs in the query; if a job is federated, another cluster may run
+        it
     """
     if clusters:
         return f" -M {clusters}"
@@ -250,14 +254,13 @@ def at(clusters: str, *jobs: str) -> str:
 
 
 def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
-    """The ``squeue`` command for jobs; for ``clusters`` see :func:`at`."""
+    """Return the ``squeue`` command for jobs; for ``clusters`` see :func:`at`."""
     numbers = [*dict.fromkeys(map(ids.number, jobs))]
-    # the output for each cluster follows a header with its name
+    # If clusters are named, a header with the cluster's name must precede each one's rows.
     header = "" if clusters else " --noheader"
-    # a single id would be an error on clusters that do not know it
+    # A single id is an error on clusters that do not know it, so it is listed twice.
     numbers *= 2 if clusters and len(numbers) == 1 else 1
-    # The option --user is needed: if --jobs lists several, Slurm would send the jobs of
-    # all users.
+    # Without --user, Slurm would send the jobs of all users if --jobs lists several jobs.
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} squeue{at(clusters, *jobs)}"
         f"{header} --states=all --user=\"$(id -un)\" --jobs={','.join(numbers)} --Format='{squeue.FORMAT}'"
@@ -267,7 +270,7 @@ def squeue_command(jobs: Collection[str], clusters: str = "") -> str:
 def scontrol_command(
     job: str, patience_seconds: float = PATIENCE_SECONDS, cluster: str = ""
 ) -> str:
-    """The ``scontrol`` command for a job; for ``cluster`` see :func:`at`."""
+    """Return the ``scontrol`` command for a job; for ``cluster`` see :func:`at`."""
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {patience_seconds:g} "
         f"scontrol{at(cluster, job)} --oneliner show job {ids.number(job)}"
@@ -275,12 +278,12 @@ def scontrol_command(
 
 
 def next_job_command(cluster: str) -> str:
-    """The command that prints the id of the next job."""
+    """Return the command that prints the id of the next job."""
     return f"plain timeout {PATIENCE_SECONDS} scontrol{at(cluster)} show config"
 
 
 def sacct_command(job: str, clusters: str = "") -> str:
-    """The ``sacct`` command for a job; for ``clusters`` see :func:`at`."""
+    """Return the ``sacct`` command for a job; for ``clusters`` see :func:`at`."""
     where = at(clusters) or (" --federation" if ids.is_federated(job) else "")
     return (
         f"plain env SLURM_TIME_FORMAT=%s timeout {PATIENCE_SECONDS} sacct --noheader "
@@ -290,13 +293,13 @@ def sacct_command(job: str, clusters: str = "") -> str:
 
 
 def is_forgotten(text: str) -> bool:
-    """Whether Slurm reports that it does not know the job."""
+    """Return whether Slurm reports that it does not know the job."""
     return "Invalid job id" in text
 
 
 def worst(outcomes: list[JobOutcome], codes: ExitCodes) -> JobOutcome:
-    """The outcome of an array: the first failure, or the first that is not :attr:`good`.
+    """Return an array's outcome: its first failure, or its first outcome that is not good.
 
-    :param codes: exit codes of the tool, by which an outcome that is not good may be a success
+    :param codes: exit codes of the tool; an outcome that is not good may be a success
     """
-    return min(outcomes, key=lambda one: (one.is_success(codes), one.good))
+    return min(outcomes, key=lambda outcome: (outcome.is_success(codes), outcome.good))

@@ -1,4 +1,4 @@
-"""The driver's requests to Slurm's controller, and their form as commands on the login node.
+"""The driver's requests to Slurm's controller, and their transport with Slurm's commands.
 
 :class:`Controller` is the interface of all transports to Slurm.
 """
@@ -31,10 +31,12 @@ class Submission:
 
     :param key: name of the job's files in the spool
     :param script: the batch script
-    :param comment: text by which the job is found in the queue if Slurm's reply is lost
+    :param comment: beginning of the job's comment, with which the job is found in the queue if
+        Slurm's reply is lost
     :param note: rest of the comment, quoted for the shell
-    :param options: options of ``sbatch``; as text, quoted for the shell
-    :param at_once: see :func:`sf_quantum.connectors.slurm.transport.submit_command.submission_command`
+    :param options: options of ``sbatch``; if a text, quoted for the shell
+    :param at_once: see
+        :func:`sf_quantum.connectors.slurm.transport.submit_command.submission_command`
     :param clusters: clusters that the options name, separated by commas
     """
 
@@ -48,7 +50,7 @@ class Submission:
 
 
 class SubmissionFailed(Exception):
-    """A job was not submitted, as far as known.
+    """A submission has failed; Slurm may still have the job if its answer was lost.
 
     :param temporary: whether the next attempt may succeed
     """
@@ -59,29 +61,29 @@ class SubmissionFailed(Exception):
 
 
 class Controller(Protocol):
-    """Slurm's controller, as the driver reaches it.
+    """The driver's connection to Slurm's controller.
 
-    Ids of jobs are those of :mod:`sf_quantum.slurm.ids`.
+    Job ids have the format of :mod:`sf_quantum.slurm.ids`.
     """
 
-    #: whether jobs have to end themselves if no process of the driver is left to cancel them
+    #: whether jobs have to end themselves when no process of the driver can cancel them
     jobs_end_themselves: bool
 
     async def submit(self, submission: Submission) -> str:
-        """Submit a job; a repetition after a lost answer finds the same job.
+        """Submit a job; if the answer is lost, a repetition finds the same job.
 
-        :returns: Slurm's id
-        :raises SubmissionFailed: if Slurm refuses the job, with Slurm's message
+        :returns: Slurm's id of the job
+        :raises SubmissionFailed: if Slurm refuses the job; the text is Slurm's message
         """
 
     async def trouble(self) -> str:
-        """Why Slurm cannot be queried; empty if it can, or if the reason is unknown."""
+        """Return why Slurm cannot be queried; empty if it can, or if the reason is unknown."""
 
     async def forget(self, key: str) -> bool:
-        """Make the next attempt submit a lost job again; return whether it will."""
+        """Let the next attempt submit a lost job again; return whether this worked."""
 
     async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
-        """The rows of jobs by job id; no rows for a job that Slurm does not know.
+        """Return the rows of jobs by job id; the list is empty for an unknown job.
 
         Jobs about which Slurm did not answer are left out.
         """
@@ -89,25 +91,25 @@ class Controller(Protocol):
     async def records(
         self, job: str, patience_seconds: float = answers.PATIENCE_SECONDS
     ) -> list[JobOutcome] | None:
-        """Slurm's records of a job, one per task of an array; None if it did not answer.
+        """Return Slurm's records of a job, one per task of an array.
 
-        The list is empty if Slurm does not know the job.
+        :returns: empty if Slurm does not know the job; ``None`` if Slurm did not answer
         """
 
     async def next_job(self, job: str) -> int | None:
-        """The id that the next job in the cluster of a job will have, None if unknown.
+        """Return the id that the next job in a job's cluster will get; ``None`` if unknown.
 
         :raises WorkflowExecutionException: if the connection is lost
         """
 
     async def accounted(self, job: str) -> list[JobOutcome]:
-        """The outcomes in Slurm's accounting, if there is one, of a job that has ended.
+        """Return the outcomes of an ended job from Slurm's accounting, if the site has it.
 
         :raises WorkflowExecutionException: if the connection is lost
         """
 
     async def files(self, job: str, stream: str) -> str:
-        """The files of ``StdOut`` or ``StdErr`` of a job, one per line.
+        """Return the files of a job for ``StdOut`` or ``StdErr``, one per line.
 
         :raises WorkflowExecutionException: if the controller cannot be reached
         """
@@ -116,7 +118,7 @@ class Controller(Protocol):
         """Cancel jobs, or components of jobs (``7+1``)."""
 
     async def sweep(self, key: str = "") -> bool:
-        """Cancel the queued jobs of this driver, or one; return whether that is certain."""
+        """Cancel all jobs of this driver, or the job ``key``; return whether this worked."""
 
 
 class Commands:
@@ -126,7 +128,7 @@ class Commands:
 
     def __init__(self, login: LoginNode) -> None:
         self._login = login
-        # Clusters that are named for jobs.
+        # clusters that submissions have named
         self._named: set[str] = set()
         # whether the login node's own cluster is in a federation
         self._federated = False
@@ -181,10 +183,11 @@ class Commands:
         return rows_of
 
     async def _queue(self, jobs: Collection[str], clusters: str) -> squeue.Queue | None:
+        """Run ``squeue`` for jobs; return ``None``, with a warning, if it fails."""
         text, code = await self._login.ask(answers.squeue_command(jobs, clusters))
         if code == 0:
             return squeue.read(text, named=bool(clusters))
-        # an unknown id alone is an error; among several ids, it is omitted
+        # A single unknown id is an error; among several ids, squeue omits unknown ids.
         if not clusters and len(jobs) == 1 and answers.is_forgotten(text):
             return squeue.read("")
         reason = text or f"exit code {code}"
@@ -204,8 +207,8 @@ class Commands:
             if not records:  # a text without a record is not an answer
                 return None
             outcomes += records
-        tasks = ((one.slurm_job, one) for one in outcomes)
-        return squeue.without_siblings(tasks, lambda one: one.state)
+        tasks = ((outcome.slurm_job, outcome) for outcome in outcomes)
+        return squeue.without_siblings(tasks, lambda outcome: outcome.state)
 
     async def next_job(self, job: str) -> int | None:
         if ids.is_federated(job):  # each cluster of a federation has its own next id
@@ -221,12 +224,12 @@ class Commands:
 
     async def files(self, job: str, stream: str) -> str:
         number = ids.number(job)
-        show = "; ".join(
+        show_commands = "; ".join(
             f"plain scontrol{answers.at(cluster, job)} show job {number}"
             for cluster in self._where(job)
         )
         return await self._login.read(
-            f"{{ {show}; }} | sed -n 's/^ *{stream}=//p' | sort -u"
+            f"{{ {show_commands}; }} | sed -n 's/^ *{stream}=//p' | sort -u"
         )
 
     async def cancel(self, *jobs: str) -> None:
@@ -264,7 +267,7 @@ class Commands:
         return False
 
     def _where(self, job: str) -> list[str]:
-        """The clusters that may know a job, "" for the login node's own cluster."""
+        """Return the clusters that may know a job; "" is the login node's own cluster."""
         if not ids.is_federated(job):
             return [ids.cluster(job)]
         return [""] if self._federated else sorted(self._named)

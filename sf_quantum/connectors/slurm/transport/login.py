@@ -26,23 +26,27 @@ from sf_quantum.slurm import ids
 
 P = ParamSpec("P")
 
+# pause before a repeated attempt, and time limit of requests at the end of the run
 RETRY_SECONDS = 1.0
 CLOSE_SECONDS = 5
-# A server allows ten sessions on a connection by default (MaxSessions of sshd_config(5)), and
-# StreamFlow uses some. After a refused session, StreamFlow opens none for five seconds.
+# Usual maximum of concurrent sessions: an SSH server allows ten sessions per connection by
+# default (MaxSessions of sshd_config(5)), of which StreamFlow uses some. If a session is
+# refused, StreamFlow does not open another one for five seconds.
 MAX_SESSIONS = 4
-# Longest wait for one of these, since long commands must not delay others, such as the
-# cancellation of a job.
+# Longest wait for one of these sessions: after it, a further session is opened, since long
+# commands must not delay others, such as the cancellation of a job.
 SESSION_PATIENCE_SECONDS = 3.0
 _sessions_of: WeakKeyDictionary[Connector, dict[str, asyncio.Semaphore]] = (
     WeakKeyDictionary()
 )
-# the connection may be lost for a while, or a slow file system show a file late
+# Attempts to read a file: the connection may be lost for a while, or a slow file system may
+# show the file late.
 READ_ATTEMPTS = 5
 READ_PAUSE_SECONDS = 1.0
-# A shell function that cancels jobs; its first argument is the option for their clusters.
-# A cluster of a federation may start a job just when the cluster of its submission cancels it.
-# With Slurm 22.05, the job then keeps running; only the cluster that runs it can cancel it.
+# A shell function that cancels jobs; its first argument is the option that names the clusters.
+# A cluster of a federation may start a job just when the cluster where the job was submitted
+# cancels it. With Slurm 22.05, the job then keeps running, and only the cluster that runs the
+# job can cancel it.
 CANCEL_JOBS = f"""\
 cancel() {{
   where=$1; shift
@@ -59,9 +63,9 @@ cancel() {{
     done
   return $code
 }}"""
-# The first line ends the output of banners and profiles of the login node. If the last line
-# is missing, the connection was lost. The exit code does not show this: sbatch exits with the
-# same code for a wrong option as ssh for a broken connection.
+# The first line separates the output from text of banners and profiles. If the last
+# line is missing, the connection was lost. The exit code does not show this: it is the same
+# for sbatch with a wrong option and for ssh after a lost connection.
 _ANSWER = re.compile(
     r".*?^sfq begins\n(.*)^sfq ended with (\d+)(?:\n.*)?", re.DOTALL | re.MULTILINE
 )
@@ -71,13 +75,13 @@ printf '\\nsfq begins\\n'
 trap 'printf "\\nsfq ended with %d\\n" $?' EXIT
 {scripts.PLAIN}
 {CANCEL_JOBS}"""
-# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2))
+# Linux limits each argument of a program to 128 KiB (MAX_ARG_STRLEN, execve(2)).
 _ARGUMENT_BYTES = 100_000
 
 
 @contextmanager
 def reaching(location: ExecutionLocation) -> Iterator[None]:
-    """Convert the exceptions of StreamFlow and asyncssh for a lost connection."""
+    """Convert the exceptions for a lost connection to StreamFlow's exception."""
     try:
         yield
     except (OSError, asyncssh.Error) as error:
@@ -88,15 +92,18 @@ def reaching(location: ExecutionLocation) -> Iterator[None]:
 
 
 def is_too_long(command: str) -> bool:
-    """Whether a command is too long for ``sh -c`` when connectors have quoted it twice."""
+    """Return whether a command would be too long for ``sh -c`` after being quoted twice.
+
+    Connectors quote the commands that they pass on.
+    """
     return len(shlex.quote(shlex.quote(command)).encode()) > _ARGUMENT_BYTES
 
 
 class LoginNode:
     """The login node, for one run of a deployment.
 
-    :param spool: see :mod:`sf_quantum.connectors.slurm.scripts`
-    :param run: the id of the driver's run in the comments of its jobs
+    :param spool: path of the spool, see :mod:`sf_quantum.connectors.slurm.scripts`
+    :param run: id of the driver's run in the comments of its jobs
     """
 
     def __init__(
@@ -119,11 +126,11 @@ class LoginNode:
     async def run(self, command: str) -> tuple[str, int]:
         """Run a shell command in a separate session, so that commands run concurrently.
 
-        The command continues if the caller is cancelled: StreamFlow's SSH connector does
-        not recover from a cancelled connection attempt. A command that is too long for an
+        If the caller is cancelled, the command still continues, as StreamFlow's SSH connector
+        does not recover from a cancelled attempt to connect. A command that is too long for an
         argument is sent as a file.
 
-        :returns: the output, stderr included, and the exit code
+        :returns: the output, including standard error, and the exit code
         :raises WorkflowExecutionException: if the login node cannot be reached, or the
             connection was lost, so that the result of the command is unknown
         """
@@ -132,10 +139,12 @@ class LoginNode:
             file = scripts.path(self.spool, uuid.uuid4().hex, "command")
             await self.write(file, script.encode())
             script = f"sh {shlex.quote(file)}; rm -f {shlex.quote(file)}"
-        ended = None if self.local else await self._opening()
+        ended = None if self.local else await self._acquire_session()
         with reaching(self.location):
             session = asyncio.ensure_future(
-                self._here(script) if ended is None else self._there(script)
+                self._run_locally(script)
+                if ended is None
+                else self._run_remotely(script)
             )
             if ended is not None:
                 session.add_done_callback(ended)
@@ -147,8 +156,8 @@ class LoginNode:
             )
         return answer[1].strip(), int(answer[2])
 
-    async def _here(self, script: str) -> str:
-        # a connector would start another shell, which would parse the script first
+    async def _run_locally(self, script: str) -> str:
+        # Without the connector, which would start another shell that parses the script first.
         process = await asyncio.create_subprocess_exec(
             *("sh", "-c", script),
             env=os.environ | self.location.environment,
@@ -159,18 +168,18 @@ class LoginNode:
         output, _ = await process.communicate()
         return output.decode(errors="replace")
 
-    async def _there(self, script: str) -> str:
-        # StreamFlow does not use the shared shell if stdin is set.
+    async def _run_remotely(self, script: str) -> str:
+        # With stdin set, StreamFlow does not run the command in the shell that commands share.
         words = ["sh", "-c", shlex.quote(script)]
         result = await self.connector.run(
             self.location, words, stdin="/dev/null", capture_output=True
         )
         return "" if result is None else result[0]
 
-    async def _opening(self) -> Callable[..., None]:
+    async def _acquire_session(self) -> Callable[..., None]:
         """Wait until a session may be opened.
 
-        :returns: function to call when the session has ended
+        :returns: function that the caller has to call when the session has ended
         """
         try:
             async with asyncio.timeout(SESSION_PATIENCE_SECONDS):
@@ -180,20 +189,21 @@ class LoginNode:
         return lambda *_: self._sessions.release()
 
     async def write(self, file: str, content: bytes) -> None:
-        """Write a file of mode 0600; an incomplete file is removed.
+        """Write a file of mode 0600; if it is incomplete, remove it.
 
-        The content goes through a pipe, since ``ps`` and logs show command lines.
+        The content is sent through a pipe, since ``ps`` and logs show command lines.
 
         :raises WorkflowExecutionException: if the login node cannot be reached
         """
-        # the file may be read or written concurrently; a lost connection truncates the input
+        # A temporary file is used, as the file may be read or written concurrently. Its size
+        # is checked, as a lost connection truncates the input.
         script = (
             f"umask 077; f={shlex.quote(file)}; t=$f.$$; "
             f"cat >$t && [ $(wc -c <$t) -eq {len(content)} ] && mv $t $f || "
-            # unread input would break the pipe
+            # if input stayed unread, the pipe would break
             "{ rm -f $t; cat >/dev/null; }"
         )
-        ended = await self._opening()
+        ended = await self._acquire_session()
         try:
             with reaching(self.location):
                 writer = await self.connector.get_stream_writer(
@@ -205,7 +215,7 @@ class LoginNode:
             ended()
 
     async def spooled(self, command: str) -> str:
-        """Write a command to a file of the spool; return a command that runs the file."""
+        """Write a command to a file in the spool; return a command that runs the file."""
         file = scripts.path(self.spool, uuid.uuid4().hex, "command")
         for pause in backoff.CLUSTER.pauses():
             with suppress(WorkflowExecutionException):
@@ -217,16 +227,16 @@ class LoginNode:
         return f". {shlex.quote(file)}"
 
     async def ask(self, command: str) -> tuple[str, int]:
-        """Run an idempotent command; if its result is unknown, its code is ``UNKNOWN``."""
+        """Run an idempotent command; if its result is unknown, return the code ``UNKNOWN``."""
         try:
             return await self.run(command)
         except WorkflowExecutionException as error:
             return str(error), scripts.UNKNOWN
 
     async def read(self, command: str) -> str:
-        """Return the output of a command, which is run again if it fails.
+        """Return the output of a command; if the command fails, run it again.
 
-        :raises WorkflowExecutionException: if it fails several times
+        :raises WorkflowExecutionException: if the command fails :data:`READ_ATTEMPTS` times
         """
         for _ in range(READ_ATTEMPTS):
             text, code = await self.ask(command)
@@ -241,9 +251,9 @@ class LoginNode:
 def survives_errors(
     work: Callable[P, Awaitable[None]],
 ) -> Callable[P, Coroutine[None, None, None]]:
-    """Log unexpected errors of one round of a background task, and let the task continue.
+    """Decorate one round of a background task: log unexpected errors, so the task continues.
 
-    Without these tasks, the end of a job would never be noticed.
+    If such a task ended, the end of a job would never be noticed.
     """
 
     @wraps(work)
@@ -263,9 +273,11 @@ _warned: dict[str, float] = {}
 
 
 def warn(text: str) -> None:
-    """Log a warning at most once a minute."""
+    """Log a warning; the same text at most once a minute."""
     now = time.monotonic()
-    for old in [one for one, at in _warned.items() if now - at >= 60]:
+    for old in [
+        message for message, warned_at in _warned.items() if now - warned_at >= 60
+    ]:
         del _warned[old]
     if text not in _warned:
         _warned[text] = now

@@ -1,4 +1,4 @@
-"""Concurrent calls of the same command, run as one."""
+"""Merging of concurrent calls of the same command into one run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 
 class Paced(Generic[T]):
-    """Work at a limited rate, one run at a time; a run serves all earlier callers.
+    """Runs work at a limited rate, one run at a time; a run serves all earlier callers.
 
-    :param seconds: time between the beginnings of two runs, in the long run
-    :param burst_seconds: how much earlier one run may begin after a pause
+    :param seconds: average time between the beginnings of two runs
+    :param burst_seconds: total time by which runs may begin earlier after a pause
     """
 
     def __init__(
@@ -22,11 +22,11 @@ class Paced(Generic[T]):
         self._work = work
         self._seconds = seconds
         self._burst = burst_seconds
-        self._alone = asyncio.Lock()
-        # the run that was requested, but has not begun
+        self._lock = asyncio.Lock()
+        # run that was requested, but has not begun
         self._next: asyncio.Task[T] | None = None
-        self._due = 0.0
-        #: whether the rate is not limited
+        self._next_begin = 0.0
+        #: whether the limit on the rate is lifted
         self.hurried = False
 
     async def __call__(self) -> T:
@@ -36,10 +36,11 @@ class Paced(Generic[T]):
         return await asyncio.shield(self._next)
 
     async def _run(self) -> T:
+        """Wait until the rate permits a run, and run the work."""
         now = asyncio.get_running_loop().time
-        async with self._alone:
+        async with self._lock:
             if not self.hurried:
-                await asyncio.sleep(self._due - self._burst - now())
+                await asyncio.sleep(self._next_begin - self._burst - now())
             self._next = None
-            self._due = max(self._due, now()) + self._seconds
+            self._next_begin = max(self._next_begin, now()) + self._seconds
             return await self._work()

@@ -1,7 +1,7 @@
 """Slurm over ``slurmrestd``, for sites that offer no shell with Slurm's commands.
 
-The files of the jobs are on a file system that the nodes share with the location of the
-wrapped connector.
+The jobs' files are on a file system that the nodes share with the location of the wrapped
+connector.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from sf_quantum.slurm.components import Component
 from sf_quantum.slurm.squeue import QueueRow
 from sf_quantum.slurm.states import ENDED
 
-#: Script with which :class:`SpoolShell` waits for jobs that still run: they write the time to
-#: the spool until they also notice the driver's end. The guardian cancels the jobs.
+#: Script with which :class:`SpoolShell` waits for jobs that still run. Each job updates a file
+#: in the spool until it also notices the driver's end. The guardian cancels the jobs.
 CANCEL = """\
   n=0
   while [ $n -lt 60 ] && [ -n "$(find "$d" -name '*.now' -mmin -0.3 2>/dev/null)" ]; do
     n=$((n + 1)); sleep 2
   done"""
-# slurmrestd does not pass on the driver's environment
+# Environment of jobs, as slurmrestd does not pass on the driver's environment.
 _ENVIRONMENT: dict[str, JSON] = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-# slurm_errno.h: an accounting policy forbids the job, or one more job
+# slurm_errno.h: an accounting policy forbids the job itself, or one more job
 _POLICY = 2050
-# names of the options in the API, which reads their values as sbatch does
+# By option: its name in the API, which reads the option's value in the same way as sbatch.
 _OPTIONS = {
     "account": "account",
     "begin": "begin_time",
@@ -80,7 +80,7 @@ _OPTIONS = {
     "timeMin": "time_minimum",
     "wckey": "wckey",
 }
-# Properties of the job itself.
+# By option of a service or of a single job: its name in the API.
 _PROPERTIES = {
     **_OPTIONS,
     "job-name": "name",
@@ -88,21 +88,22 @@ _PROPERTIES = {
     "input": "standard_input",
     "output": "standard_output",
 }
+# By flag of a service: the properties that it sets.
 _FLAGS: dict[str, dict[str, JSON]] = {
     "requeue": {"requeue": True},
     "noRequeue": {"requeue": False},
-    # The job's environment is as from sbatch; slurmrestd needs at least one variable.
+    # The job's environment is as with sbatch; slurmrestd requires at least one variable.
     "getUserEnv": {
         "get_user_environment": 1,
         "environment": {"SLURM_GET_USER_ENV": "1"},
     },
 }
-#: Refusal of a strategy that slurmrestd does not support, and its remedy.
+#: error and remedy for a strategy that slurmrestd does not support
 ALLOCATION = (
     "elastic and reserved start steps with srun, which slurmrestd cannot do",
     "write allocation: per-step",
 )
-#: Refusal of a template with lines for ``sbatch``, and its remedy.
+#: error and remedy for a template with lines for ``sbatch``
 DIRECTIVES = (
     "slurmrestd does not read the #SBATCH lines of a template",
     "write their options as keys of the service",
@@ -110,7 +111,7 @@ DIRECTIVES = (
 
 
 def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    """The options of ``sbatch`` that cannot be passed on, each with error and remedy."""
+    """Yield the options of ``sbatch`` that slurmrestd lacks, each with error and remedy."""
     for key, value in options.items():
         if value and key not in {*_OPTIONS, *_FLAGS, "comment"}:
             accepted = ", ".join(sorted({*_OPTIONS, *_FLAGS, "comment"}))
@@ -118,9 +119,11 @@ def unsupported(options: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
 
 
 class Rest:
-    """``slurmrestd`` as a :class:`~sf_quantum.connectors.slurm.transport.controller.Controller`.
+    """The driver's connection to Slurm's controller over ``slurmrestd``.
 
-    :param login: login node, the location of the wrapped connector and of the spool
+    It implements :class:`~sf_quantum.connectors.slurm.transport.controller.Controller`.
+
+    :param login: location of the wrapped connector, which has the spool
     """
 
     jobs_end_themselves = True
@@ -129,8 +132,8 @@ class Rest:
         self._client = Slurmrestd(settings)
         self._login = login
         self._comment = f"sfq:{login.driver_run}:"
-        # the keys of the jobs whose submission may have arrived
-        self._tried: set[str] = set()
+        # keys of the jobs whose submission may have arrived
+        self._submitted_keys: set[str] = set()
         guardian.current().cancel_jobs(settings, self._comment)
 
     async def submit(self, submission: Submission) -> str:
@@ -142,8 +145,10 @@ class Rest:
         properties = {**self._properties(options), "comment": submission.comment}
         if comment := options.service.options.get("comment"):
             properties["comment"] = f"{submission.comment} {comment}"
-        if submission.key in self._tried and (begun := await self._begun(submission)):
-            return begun
+        if submission.key in self._submitted_keys and (
+            job_id := await self._job_in_lock(submission)
+        ):
+            return job_id
         try:
             return await asyncio.to_thread(self._submit, submission, properties)
         except InputError as error:
@@ -152,20 +157,23 @@ class Rest:
             raise SubmissionFailed(str(error), temporary=error.temporary) from error
 
     def _submit(self, submission: Submission, properties: Mapping[str, JSON]) -> str:
-        if submission.key in self._tried:
+        """Submit a job, unless an earlier attempt has done so; return the job's id."""
+        if submission.key in self._submitted_keys:
             for job in self._client.jobs():
                 if job.row.comment.split(" ")[0] == submission.comment:
                     return job.row.job
-        self._tried.add(submission.key)
+        self._submitted_keys.add(submission.key)
         try:
             return self._client.submit(submission.script, properties)
         except RestError as error:
-            # the error does not show whether it is a limit on the number of jobs
+            # The error does not show whether a limit on the number of jobs is its cause. If
+            # the user has other jobs, a retry may succeed when they have ended.
             if error.number == _POLICY and self._client.has_jobs():
                 raise RestError(str(error), temporary=True) from error
             raise
 
     def _properties(self, options: JobOptions) -> dict[str, JSON]:
+        """Convert options of ``sbatch`` to properties in the API."""
         properties: dict[str, JSON] = {
             "environment": _ENVIRONMENT,
             "current_working_directory": posixpath.dirname(self._login.spool),
@@ -180,15 +188,19 @@ class Rest:
                 properties[_PROPERTIES[key]] = str(value)
         nodes = Component.read(service.get("nodes") or 1).min_nodes
         tasks, each = map(integer, map(service.get, ("ntasks", "ntasksPerNode")))
-        # slurmrestd neither counts tasks nor leaves out nodes without a task, as sbatch does
+        # sbatch computes the number of tasks, and leaves out nodes without a task; slurmrestd
+        # does neither.
         if each and not tasks:
             properties["tasks"] = str(nodes * each)
         if tasks and tasks < nodes:
             properties["nodes"] = str(tasks)
         return properties
 
-    async def _begun(self, submission: Submission) -> str | None:
-        """The id of the job whose script has begun, which Slurm may have forgotten."""
+    async def _job_in_lock(self, submission: Submission) -> str | None:
+        """Return the id in the lock of a job whose script has begun, if any.
+
+        Slurm itself may have forgotten the job.
+        """
         file = shlex.quote(scripts.path(self._login.spool, submission.key, "lock"))
         text, code = await self._login.ask(f"cat {file}")
         return ids.found(text, "") if code == 0 and ids.is_id(text) else None
@@ -197,7 +209,7 @@ class Rest:
         return ""  # requests have a time limit, and their errors state the cause
 
     async def forget(self, key: str) -> bool:
-        return key in self._tried
+        return key in self._submitted_keys
 
     async def rows(self, jobs: Collection[str]) -> dict[str, list[QueueRow]]:
         numbers = {job: ids.number(job) for job in jobs}
@@ -206,7 +218,7 @@ class Rest:
         except RestError as error:
             login.warn(f"The states of jobs will be asked for again: {error}")
             return {}
-        rows = {one.row.job: [one.row] for one in listed}
+        rows = {record.row.job: [record.row] for record in listed}
         return {job: rows.get(number, []) for job, number in numbers.items()}
 
     async def records(
@@ -215,11 +227,13 @@ class Rest:
         with suppress(RestError, TimeoutError):
             async with asyncio.timeout(patience_seconds):
                 listed = await asyncio.to_thread(self._client.job, ids.number(job))
-                return [one for job in listed if (one := JobOutcome.of_row(job.row))]
+                return [
+                    outcome for job in listed if (outcome := JobOutcome.of_row(job.row))
+                ]
         return None
 
     async def next_job(self, job: str) -> int | None:
-        # the API does not report this id
+        # The API does not report the next id.
         return None
 
     async def accounted(self, job: str) -> list[JobOutcome]:
@@ -229,7 +243,7 @@ class Rest:
             if not error.temporary or error.number:
                 return []  # there may be no slurmdbd
             raise WorkflowExecutionException(str(error)) from error
-        return [one for one in listed if one.state in ENDED]
+        return [record for record in listed if record.state in ENDED]
 
     async def files(self, job: str, stream: str) -> str:
         try:
@@ -238,7 +252,8 @@ class Rest:
             raise WorkflowExecutionException(str(error)) from error
         is_output = stream == "StdOut"
         return "\n".join(
-            one.standard_output if is_output else one.standard_error for one in listed
+            record.standard_output if is_output else record.standard_error
+            for record in listed
         )
 
     async def cancel(self, *jobs: str) -> None:
@@ -254,8 +269,8 @@ class Rest:
         with suppress(RestError, TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
                 comment = f"{self._comment}{key}"
-                active = await asyncio.to_thread(self._client.active, comment)
-                await asyncio.to_thread(self._cancel, active)
+                active_jobs = await asyncio.to_thread(self._client.active, comment)
+                await asyncio.to_thread(self._cancel, active_jobs)
                 if not key:
                     guardian.current().release(self._comment)
                 return True

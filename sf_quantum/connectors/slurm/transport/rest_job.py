@@ -2,7 +2,7 @@
 
 Since v0.0.40,
 
-- a number may be an object with a flag that tells whether the number is set;
+- a number may be an object, with a flag for whether the number is set;
 - a state is a list of words;
 - a submission contains numbers and lists where v0.0.38 accepts texts as for sbatch(1).
 """
@@ -28,13 +28,14 @@ from sf_quantum.structs import expected
 
 #: oldest supported version of the API, which accepts properties as texts for sbatch(1)
 OLDEST_VERSION = "v0.0.38"
-# Words of a state that `squeue` prefers to the others, most preferred first:
-# job_state_string() of slurm_protocol_defs.c.
+# Words of a state of which `squeue` prints the first that is present (job_state_string() of
+# slurm_protocol_defs.c).
 _STATE_FLAGS = (
     "COMPLETING STAGE_OUT CONFIGURING RESIZING REQUEUED REQUEUE_FED REQUEUE_HOLD "
     "SPECIAL_EXIT STOPPED REVOKED RESV_DEL_HOLD SIGNALING".split()
 )
-# Option --signal of sbatch(1): format, words for its letters, and default time.
+# The option --signal of sbatch(1): its format, the API's flags for its letters, and the
+# default of its time.
 _SIGNAL_PATTERN = re.compile(r"(?:([RB]):)?(\w+)(?:@(\d+))?")
 _SIGNAL_FLAGS = {"B": "BATCH_JOB", "R": "RESERVATION_JOB"}
 _DEFAULT_SIGNAL_SECONDS = 60
@@ -42,12 +43,14 @@ _DEFAULT_SIGNAL_SECONDS = 60
 
 @dataclass(frozen=True)
 class _SlurmNumber:
+    """A number, and whether it is set."""
+
     set: bool
     number: int = 0
 
 
 def _number(value: JSON) -> int | None:
-    """Read a number or an object with a number; return None if its number is not set."""
+    """Read a number, or an object with a number; return ``None`` if the number is not set."""
     if isinstance(value, dict):
         slurm_number = structs.read(_SlurmNumber, value)
         return slurm_number.number if slurm_number.set else None
@@ -55,7 +58,7 @@ def _number(value: JSON) -> int | None:
 
 
 def _time(value: JSON) -> float | None:
-    """Read a time in seconds since the epoch; return None for 0 or if not set."""
+    """Read a time in seconds since the epoch; return ``None`` if it is 0 or not set."""
     seconds = _number(value) or 0
     return float(seconds) if seconds > 0 else None
 
@@ -67,7 +70,7 @@ def _job_id(value: JSON) -> str:
 
 
 def _state(value: JSON) -> str:
-    """Read the state of a job, and return the word that ``squeue`` prints for it."""
+    """Read the state of a job; return the word that ``squeue`` would print."""
     words = value if isinstance(value, list) else [value]
     texts = [word for word in words if isinstance(word, str)]
     if not texts or len(texts) < len(words):
@@ -83,21 +86,23 @@ _State: TypeAlias = Annotated[str, _state]
 
 @dataclass(frozen=True)
 class _Signal:
+    """The signal that ended a script."""
+
     id: Number = None
-    # name of ``id`` until v0.0.39
+    # the name of ``id`` in versions until v0.0.39
     signal_id: Number = None
 
 
 @dataclass(frozen=True)
 class _ExitCode:
-    """Exit code and signal of a script; the code is not set if a signal ended the script."""
+    """Exit code and signal of a script; if a signal ended the script, no code is set."""
 
     return_code: Number = None
     signal: _Signal = field(default=_Signal())
 
 
 def _wait_status(value: JSON) -> int | None:
-    """Read the end of a job; return its status as from wait(2), or None if not set."""
+    """Read the exit code of a job; return a status as in wait(2), or ``None`` if not set."""
     if not isinstance(value, dict):
         return _number(value)
     exit_code = structs.read(_ExitCode, value)
@@ -112,9 +117,9 @@ _WaitStatus: TypeAlias = Annotated[int | None, _wait_status]
 
 @dataclass(frozen=True)
 class RestJob:
-    """A job in a list of ``slurmrestd``; the fields are keys of its API.
+    """A job in a list of ``slurmrestd``; the fields are keys of the API.
 
-    :param exit_code: status as from wait(2); None if not set
+    :param exit_code: status as in wait(2); ``None`` if not set
     """
 
     job_id: JobId
@@ -149,10 +154,10 @@ class RestJob:
 
 
 def _complete_status(state: str, status: int | None) -> int | None:
-    """Return the status of a job as from wait(2); None if its outcome is unknown.
+    """Return the status of a job as in wait(2); ``None`` if the job's outcome is unknown.
 
-    A missing status is replaced by 0 unless the state is ``COMPLETED``: every other state
-    of an ended job is a failure regardless of the status.
+    Unless the state is ``COMPLETED``, 0 replaces a missing status: every other state of an
+    ended job is a failure regardless of the status.
     """
     if status is None and state != "COMPLETED":
         return 0
@@ -161,12 +166,16 @@ def _complete_status(state: str, status: int | None) -> int | None:
 
 @dataclass(frozen=True)
 class _AccountedState:
+    """The state of a job in the accounting, and the reason for the state."""
+
     current: _State
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class _AccountedTime:
+    """The times of a job in the accounting."""
+
     start: _Time = None
     end: _Time = None
 
@@ -208,19 +217,19 @@ def convert_properties(job: Mapping[str, JSON], version: str) -> dict[str, JSON]
     converted: dict[str, JSON] = {}
     for key, value in job.items():
         for name, part in _CONVERSIONS.get(key, _keep)(key, value).items():
-            # Several properties, such as gpus_per_node and gres, become one list.
+            # Several properties, such as gpus_per_node and gres, are joined to one list.
             previous = converted.get(name) if name.startswith("tres_per_") else None
             converted[name] = f"{previous},{part}" if previous else part
     return converted
 
 
 def _of_oldest_version(job: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Write what Slurm 22.05 reads otherwise than it is meant.
+    """Convert the properties that Slurm 22.05 would misread.
 
-    :raises InputError: if it cannot be written
+    :raises InputError: if a value cannot be expressed in this version
     """
     converted = dict(job)
-    if converted.get("requeue") is False:  # ignored
+    if converted.get("requeue") is False:  # Slurm 22.05 ignores this value
         del converted["requeue"]
         converted["no_requeue"] = True
     minimum, _, maximum = str(job.get("nodes") or "").partition("-")
@@ -244,7 +253,7 @@ def _integer(key: str, value: JSON) -> dict[str, JSON]:
 
 
 def _set_number(key: str, value: JSON) -> dict[str, JSON]:
-    """Convert to an object with a number that is set."""
+    """Convert a number to an object in which the number is set."""
     return {key: {"set": True, "infinite": False, "number": _integer(key, value)[key]}}
 
 
@@ -259,9 +268,9 @@ def _minutes(key: str, value: JSON) -> dict[str, JSON]:
 
 
 def _gres(name: str) -> Callable[[str, JSON], dict[str, JSON]]:
-    """Return a conversion of generic resources.
+    """Return a function that converts generic resources.
 
-    :param name: key of the converted GPUs, or ``gres`` for resources of any kind
+    :param name: API key for GPUs, or ``gres`` if the value lists resources of any kind
     """
 
     def convert(_: str, value: JSON) -> dict[str, JSON]:
@@ -287,6 +296,7 @@ def _nodes(key: str, value: JSON) -> dict[str, JSON]:
 
 
 def _signal(key: str, value: JSON) -> dict[str, JSON]:
+    """Convert the option ``--signal`` of sbatch(1)."""
     if (match := _SIGNAL_PATTERN.fullmatch(str(value))) is None:
         raise InputError(f"{key}: expected [{{R|B}}:]SIGNAL[@SECONDS], not '{value}'")
     receiver, name, seconds = match.groups()
@@ -303,7 +313,7 @@ def _environment(key: str, value: JSON) -> dict[str, JSON]:
     return {key: [f"{name}={text}" for name, text in mapping(value).items()]}
 
 
-# By property: the function that returns the converted properties; others are kept.
+# By property: the function that converts it. Other properties are kept.
 _CONVERSIONS: dict[str, Callable[[str, JSON], dict[str, JSON]]] = {
     "cpus_per_task": _integer,
     "environment": _environment,

@@ -37,36 +37,37 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
-# Versions of the API, the preferred version first. Slurm 26.05 has the first, releases
-# since 24.11 have the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last;
-# earlier versions lack keys of jobs. Each release of Slurm drops its oldest version.
+# Versions of the API, preferred version first. Slurm 26.05 has the first, releases since 24.11
+# have the second, 23.11 and 24.05 the third, and 22.05 and 23.02 the last. Older versions of
+# the API lack keys of jobs. Each release of Slurm drops the oldest version.
 VERSIONS = ("v0.0.45", "v0.0.42", "v0.0.40", rest_job.OLDEST_VERSION)
+# time limit of a request
 REQUEST_SECONDS = 20.0
-# Time limit of the command that prints a token.
+# time limit of the command that prints a token
 COMMAND_SECONDS = 30.0
-# a token is renewed this long before it expires, or in the last quarter of its life
+# A token is renewed this long before it expires, but not before the last quarter of its life.
 RENEW_SECONDS = 10.0
-# Pause between two lists of the jobs to cancel, and number of consecutive lists that have
-# to be empty: a job that was being submitted appears late.
+# Jobs to cancel are listed until this number of consecutive lists is empty, with this pause
+# between two lists, since a job that was being submitted may appear late.
 SWEEP_PAUSE_SECONDS = 1.0
 SWEEPS = 3
-# `scontrol token` prints this in front of the token
+# text that `scontrol token` prints before the token
 _PREFIX = "SLURM_JWT="
 # slurm_errno.h: invalid job id
 _NO_JOB = 2017
-# 22.05 does not report that a token is refused or has expired: it returns an unspecified
-# error, zero bytes transmitted or, from slurmdbd, a protocol authentication error
+# Errors that Slurm 22.05 returns if a token is refused or has expired: an unspecified error,
+# "zero bytes transmitted" or, from slurmdbd, a protocol authentication error.
 _PERHAPS_TOKEN = frozenset({-1, 5005, 1007})
-# a query of a single job takes as long as seven jobs in a list: 2.2 ms, and 0.3 ms each
+# A query for a single job takes as long as seven jobs in a list (2.2 ms; 0.3 ms per job).
 _LIST_RATIO = 7
 
 
 class RestError(QuantumError):
     """A request to ``slurmrestd`` has failed.
 
-    :param temporary: whether a retry may succeed; the request may have been carried out
-    :param number: Slurm's error number, 0 if there is none
-    :param job: id of a job that was submitted despite the error, if any
+    :param temporary: whether a retry may succeed; the request may still have had its effect
+    :param number: Slurm's error number; 0 if there is none
+    :param job: id of a job that was submitted in spite of the error, if any
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class RestError(QuantumError):
 
 
 class Token:
-    """A JSON Web Token, which is renewed outside of the driver.
+    """A JSON Web Token, which a file or a command provides.
 
-    :param file: file with the token; it is read for each request
-    :param command: command that prints the token; it is run again before the token expires,
+    :param file: file with the token, which is read for each request
+    :param command: command that prints the token, which is run again before the token expires,
         or if the token is refused
     """
 
@@ -94,19 +95,19 @@ class Token:
         self._lock = threading.Lock()
 
     def get(self) -> str:
-        """The token.
+        """Return the token.
 
         :raises RestError: if the token cannot be read
         """
         with self._lock:
             if self._file:
                 self._value = self._read(self._file)
-            elif not self._value or _is_old(self._value):
+            elif not self._value or _is_expiring(self._value):
                 self._value = self._run()
             return self._value
 
     def refused(self, value: str) -> str:
-        """Note that a request with a token has failed; return the reason, if it is known."""
+        """Note that a request with a token was refused; return the reason, if known."""
         with self._lock:
             if self._value == value:
                 self._value = ""
@@ -116,12 +117,13 @@ class Token:
 
     def _read(self, file: str) -> str:
         try:
-            return self._alone(Path(file).read_text())
+            return self._parse(Path(file).read_text())
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not text"
-            raise self._trouble(f"cannot be read: {reason.lower()}") from None
+            raise self._error_of(f"cannot be read: {reason.lower()}") from None
 
     def _run(self) -> str:
+        """Run the command, and return the token that it prints."""
         try:
             done = subprocess.run(
                 ["/bin/sh", "-c", self._command],
@@ -132,47 +134,47 @@ class Token:
                 timeout=COMMAND_SECONDS,
             )
         except subprocess.TimeoutExpired:
-            raise self._trouble(f"took over {COMMAND_SECONDS:g} s") from None
+            raise self._error_of(f"took over {COMMAND_SECONDS:g} s") from None
         if done.returncode != 0:
             last = (done.stderr.strip().splitlines() or ["it printed no error"])[-1]
-            raise self._trouble(f"failed with exit code {done.returncode}: {last}")
-        return self._alone(done.stdout)
+            raise self._error_of(f"failed with exit code {done.returncode}: {last}")
+        return self._parse(done.stdout)
 
-    def _alone(self, text: str) -> str:
+    def _parse(self, text: str) -> str:
         value = text.strip().removeprefix(_PREFIX)
         if len(value.split()) != 1 or not (value.isascii() and value.isprintable()):
-            # the text is not shown: it may be a credential
-            raise self._trouble("has no token: expected one line, the token")
+            # The text is not shown, as it may be a credential.
+            raise self._error_of("has no token: expected one line, the token")
         return value
 
-    def _trouble(self, what: str) -> RestError:
+    def _error_of(self, what: str) -> RestError:
         text = f"there is no token for slurmrestd: {self.source} {what}"
         return RestError(text, temporary=True)
 
 
-def _moment(value: JSON) -> float:
-    # A token that expires in a million years is treated like one without an end.
+def _expiry(value: JSON) -> float:
+    # An absurdly late time becomes 0: the token then never expires.
     return number(value) or 0.0
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of a JSON Web Token (RFC 7519, and Slurm's ``sun``, the user)."""
+    """The claims of a JSON Web Token: RFC 7519, and Slurm's ``sun``, the name of the user."""
 
     sun: str = ""
-    exp: Annotated[float, _moment] = 0.0
-    iat: Annotated[float, _moment] = 0.0
+    exp: Annotated[float, _expiry] = 0.0
+    iat: Annotated[float, _expiry] = 0.0
 
     @classmethod
     def of(cls, token: str) -> Claims:
-        """Read the claims, which are not verified; another kind of token has none."""
+        """Read the claims without verifying them; they are empty for other kinds of tokens."""
         with suppress(ValueError, IndexError):
             body = base64.urlsafe_b64decode(f"{token.split('.')[1]}===")
             return structs.read(cls, parse_json(body))
         return cls()
 
 
-def _is_old(token: str) -> bool:
+def _is_expiring(token: str) -> bool:
     claims = Claims.of(token)
     margin = min(RENEW_SECONDS, (claims.exp - claims.iat) / 4)
     return claims.exp > 0 and time.time() >= claims.exp - margin
@@ -189,9 +191,9 @@ class Settings:
 
     @classmethod
     def read(cls, config: Mapping[str, JSON], folder: Path) -> Settings:
-        """Read the key as its schema describes it; an invalid file may lack parts of it.
+        """Read the key, even from an invalid file in which parts are missing.
 
-        :param folder: the base of a relative path
+        :param folder: base of a relative path
         """
         texts = {key: str(value) for key, value in config.items() if value is not None}
         file = texts.get("tokenFile")
@@ -204,7 +206,7 @@ class Settings:
 
 
 class Slurmrestd:
-    """A client of ``slurmrestd``; its methods block, and may be called by several threads.
+    """A client of ``slurmrestd``; its methods block, and several threads may call them.
 
     :raises InputError: if the URL is invalid
     """
@@ -213,22 +215,22 @@ class Slurmrestd:
         self.token = Token(settings.token_file, settings.token_command)
         self._user = settings.user
         self._http = KeptClient(settings.url, {})
-        # number of jobs in the latest list
-        self._listed = 0
-        # the first version is used; versions that the daemon lacks are removed
+        # number of jobs in the latest list of all jobs
+        self._number_listed = 0
+        # The first version is used; versions that the daemon does not have are removed.
         self._versions: Sequence[str] = VERSIONS
 
     def jobs(self) -> list[RestJob]:
         """Return all jobs that Slurm lists.
 
-        :raises RestError: if the request fails, as in every method
+        :raises RestError: if the request fails; this holds for every method
         """
         jobs = self._request(_Jobs, "GET", "slurm/{}/jobs").jobs
-        self._listed = len(jobs)
+        self._number_listed = len(jobs)
         return jobs
 
     def job(self, job: str) -> list[RestJob]:
-        """Return a list of one job; empty if Slurm does not know the job."""
+        """Return the entries of a job; empty if Slurm does not know the job."""
         try:
             return self._request(_Jobs, "GET", f"slurm/{{}}/job/{job}").jobs
         except RestError as error:
@@ -237,44 +239,46 @@ class Slurmrestd:
             raise
 
     def some(self, jobs: Iterable[str]) -> list[RestJob]:
-        """Return the jobs that Slurm knows: from one list, or one at a time if faster."""
+        """Return the jobs, except jobs unknown to Slurm; query each job if this is faster."""
         asked = {*jobs}
-        if len(asked) == 1 or len(asked) * _LIST_RATIO < self._listed:
-            return [one for job in asked for one in self.job(job)]
-        return [one for one in self.jobs() if one.row.job in asked]
+        if len(asked) == 1 or len(asked) * _LIST_RATIO < self._number_listed:
+            return [entry for job in asked for entry in self.job(job)]
+        return [entry for entry in self.jobs() if entry.row.job in asked]
 
     def active(self, comment: str) -> list[str]:
         """Return the ids of unfinished jobs whose comment begins with ``comment``."""
         return [
-            one.row.job
-            for one in self.jobs()
-            if one.row.comment.startswith(comment) and not one.row.over
+            job.row.job
+            for job in self.jobs()
+            if job.row.comment.startswith(comment) and not job.row.over
         ]
 
     def has_jobs(self) -> bool:
-        """Whether the user of the token has jobs that have not ended."""
+        """Return whether the user of the token has jobs that have not ended."""
         user = self._user or Claims.of(self.token.get()).sun
         return bool(user) and any(
-            one.user_name == user and not one.row.over for one in self.jobs()
+            job.user_name == user and not job.row.over for job in self.jobs()
         )
 
     def partitions(self) -> dict[str, Partition]:
-        """The partitions by name, with only their numbers of nodes."""
+        """Return the partitions by name; only their numbers of nodes are filled in."""
         reply = self._request(_Partitions, "GET", "slurm/{}/partitions")
         return {
-            one.name: Partition(one.name, False, (NodeKind(one.node_count),))
-            for one in reply.partitions
+            partition.name: Partition(
+                partition.name, False, (NodeKind(partition.node_count),)
+            )
+            for partition in reply.partitions
         }
 
     def accounted(self, job: str) -> list[JobOutcome]:
         """Return the outcomes of a job that slurmdbd has recorded."""
         reply = self._request(_AccountedJobs, "GET", f"slurmdb/{{}}/job/{job}")
-        return [outcome for one in reply.jobs if (outcome := one.outcome)]
+        return [outcome for record in reply.jobs if (outcome := record.outcome)]
 
     def submit(self, script: str, properties: Mapping[str, JSON]) -> str:
         """Submit a job, and return its id.
 
-        :param properties: the job's properties as v0.0.38 names them
+        :param properties: properties of the job, with the names of v0.0.38
         """
 
         def content(version: str) -> JSON:
@@ -284,7 +288,7 @@ class Slurmrestd:
         try:
             reply = self._request(_Reply, "POST", "slurm/{}/job/submit", content)
         except RestError as error:
-            if error.job:  # v0.0.42 submits a job without what it does not understand
+            if error.job:  # v0.0.42 may submit a job despite errors
                 self.cancel(error.job)
             raise
         if not reply.job_id:
@@ -308,18 +312,20 @@ class Slurmrestd:
     ) -> T:
         """Send a request, and read the answer.
 
-        :param path: with ``{}`` for the version of the API
+        :param path: path of the URL, with ``{}`` in place of the version of the API
+        :param content: function that returns the body for a version
         """
         while True:
             versions = self._versions
             full = f"/{path.format(versions[0])}"
             answer, status = self._exchange(method, full, content(versions[0]))
-            # The daemon lacks this version; for an unknown job, the answer is Slurm's error
+            # The daemon does not have this version. (For an unknown job, the status may also
+            # be 404, but the answer contains Slurm's error.)
             if status == 404 and answer is None and len(versions) > 1:
                 self._versions = versions[1:]
                 continue
             if answer is None or status >= 300:
-                # a gateway in front of slurmrestd may also answer in JSON
+                # A gateway in front of slurmrestd may also answer in JSON.
                 text = f"slurmrestd returned HTTP status {status} for {full}"
                 raise RestError(text, temporary=status != 404)
             try:
@@ -329,7 +335,10 @@ class Slurmrestd:
                 raise RestError(text, temporary=True) from error
 
     def _exchange(self, method: str, path: str, content: JSON) -> tuple[JSON, int]:
-        """Return an answer without errors (``None`` if it is not Slurm's) and the status."""
+        """Return the answer (``None`` if it is not Slurm's) and the HTTP status.
+
+        :raises RestError: if the answer contains errors, or the request fails
+        """
         token = self.token.get()
         headers = {
             "Content-Type": "application/json",
@@ -362,9 +371,11 @@ class Slurmrestd:
     def _failure(
         self, errors: Sequence[_Error], token: str, *, definite: bool
     ) -> RestError:
-        numbers = [one.number for one in errors if one.number is not None] or [0]
+        """Return the exception for the errors in an answer."""
+        numbers = [error.number for error in errors if error.number is not None] or [0]
         lines = [
-            ": ".join(filter(None, (one.description, one.error))) for one in errors
+            ": ".join(filter(None, (error.description, error.error)))
+            for error in errors
         ]
         text = one_line("; ".join(filter(None, lines))) or "no message"
         if definite:
@@ -377,8 +388,9 @@ class Slurmrestd:
 
 
 def sweep(settings: Settings, comment: str, seconds: float) -> None:
-    """Cancel the jobs whose comment begins with ``comment`` until none is left.
+    """Cancel the jobs whose comment begins with ``comment``, until none is left.
 
+    :param settings: values of the fields of :class:`Settings`
     :param seconds: time limit
     """
     deadline, quiet = Deadline(seconds), 0
@@ -395,6 +407,8 @@ def sweep(settings: Settings, comment: str, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class _Error:
+    """An error in an answer; the fields are keys of the API."""
+
     error_number: int | None = None
     error_code: int | None = None
     description: str = ""
@@ -402,13 +416,13 @@ class _Error:
 
     @property
     def number(self) -> int | None:
-        """Slurm's error number, which has one of two names."""
+        """Slurm's error number, whose key depends on the version."""
         return self.error_code if self.error_number is None else self.error_number
 
 
 @dataclass(frozen=True)
 class _Reply:
-    """The fields that any answer may have; the id is that of a submitted job."""
+    """The fields that any answer may have; ``job_id`` is the id of a submitted job."""
 
     errors: tuple[_Error, ...] = ()
     job_id: Number = None
@@ -416,30 +430,38 @@ class _Reply:
 
 @dataclass(frozen=True)
 class _Jobs:
+    """The answer to a query for jobs."""
+
     jobs: list[RestJob]
 
 
 @dataclass(frozen=True)
 class _AccountedJobs:
+    """The answer to a query for jobs in the accounting."""
+
     jobs: list[AccountedJob]
 
 
 @dataclass(frozen=True)
 class _Nodes:
+    """The nodes of a partition since v0.0.40."""
+
     total: Number = None
 
 
-def _total(value: JSON) -> int | None:
-    # In v0.0.38, the value is the names of the nodes.
+def _node_count(value: JSON) -> int | None:
+    # In v0.0.38, the value is a text with the names of the nodes.
     return structs.read(_Nodes, value).total if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True)
 class _Partition:
+    """A partition in an answer."""
+
     name: str
-    # v0.0.38 has the first of these fields; later versions have the second.
+    # v0.0.38 has the first of the next two fields; later versions have the second.
     total_nodes: Number = None
-    nodes: Annotated[int | None, _total] = None
+    nodes: Annotated[int | None, _node_count] = None
 
     def __post_init__(self) -> None:
         if self.total_nodes is None and self.nodes is None:
@@ -452,4 +474,6 @@ class _Partition:
 
 @dataclass(frozen=True)
 class _Partitions:
+    """The answer to a query for partitions."""
+
     partitions: list[_Partition]

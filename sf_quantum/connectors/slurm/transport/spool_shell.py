@@ -1,8 +1,8 @@
 """The shell on the login node that reports marks in the spool, and cleans up.
 
-The shell stays open and reports the marks to the driver. When its input ends, because the
-driver has ended or the connection is lost, it cancels all jobs that the driver submitted. This
-works regardless of how the driver ends, and also over SSH.
+The shell stays open, and reports marks to the driver. When the shell's input ends, because the
+driver has ended or the connection is lost, the shell cancels all jobs that the driver has
+submitted. This works regardless of how the driver ends, even over SSH.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from sf_quantum.connectors.slurm.scripts import JobMark
 from sf_quantum.connectors.slurm.transport import answers, login
 from sf_quantum.connectors.slurm.transport.login import LoginNode
 
+# longest time for which the shell waits for marks before it answers
 POLL_SECONDS = 2.0
-# Each pause is a process on the login node, unless the driver runs there. Pauses grow with
-# the time since the latest event: the end of a job is noticed late by at most this part of
-# that time.
+# Bounds of the pauses between two polls. On a remote login node, each pause starts a process.
+# So pauses grow: a pause is the given fraction of the time since the latest event, by which
+# the end of a job is then noticed late at most.
 POLL_PAUSE_SECONDS, MAX_POLL_PAUSE_SECONDS = 0.1, 0.5
 POLL_PAUSE_PART, LOCAL_POLL_PAUSE_PART = 0.02, 0.01
-# how long the shell waits for a driver that has lost its connection to reconnect
+# how long the shell waits for a driver to reconnect when the connection is lost
 GRACE_SECONDS = 45
 LOCAL_GRACE_SECONDS = 3
+# longest wait for the shell's answer to a command
 ANSWER_SECONDS = 60
-# how many times the shell tries to remove the spool, for about a minute
+# number of the shell's attempts to remove the spool, which take about a minute
 REMOVALS = 600
-# StreamFlow kills a local shell after five seconds
+# Longest wait for a shell to close; StreamFlow kills a local shell after five seconds.
 END_SECONDS = 8
-#: A sed script that reads lines of the queue with the id, state and comment of a job.
-#: It prints the id if the job belongs to the driver's run, or is a given job of this run. A
-#: revoked job runs on another cluster.
+#: A sed script that reads lines of the queue with the id, state and comment of a job. It
+#: prints the id if the job belongs to the driver's run and, if ``key`` is not empty, is the
+#: job with this key. Revoked jobs are skipped, as they run on another cluster.
 OWN = r"/ REVOKED /d; s/^\([0-9]*\) [A-Z_]* sfq:{run}:{key}[^ ]*\( .*\)*$/\1/p"
-# A job that was being submitted appears late in the queue, so the queue must be empty several
-# consecutive times. If a cluster is down, each `squeue` would wait for minutes.
+# Cancels the driver's jobs until the queue has been empty several consecutive times, since a
+# job that was being submitted may appear late. The time is limited: if a cluster is down, each
+# `squeue` waits for minutes.
 _CANCEL = """\
   n=0 quiet=0 heard=$(date +%s)
   while [ $n -lt 60 ] && [ $quiet -lt 3 ] &&
@@ -61,7 +64,8 @@ _CANCEL = """\
     [ -z "$answered" ] || heard=$(date +%s)
     n=$((n + 1)); sleep 0.5
   done"""
-# A shell that has a successor leaves the clean-up to it.
+# Sets up the shell. If the driver has opened another shell, which owns the spool, this shell
+# leaves the clean-up to the other.
 _SETUP = """\
 {plain}
 {cancelling}
@@ -104,7 +108,7 @@ class SpoolShell:
     """The shell, for one run of a deployment.
 
     :param cancel: shell commands that end the driver's jobs after the driver's end; by
-        default Slurm's commands
+        default, the jobs are cancelled with Slurm's commands
     """
 
     def __init__(self, login: LoginNode, cancel: str = "") -> None:
@@ -115,30 +119,31 @@ class SpoolShell:
         )
         self._shell: Shell | None = None
         # whether a remote shell is reading marks
-        self._reading = False
-        # Held while a shell is opened: of two opened shells, one would be forgotten and keep
-        # running.
-        self._opening = asyncio.Lock()
-        self._ending: set[asyncio.Task[None]] = set()
-        self._seen: list[str] = []
+        self._is_reading = False
+        # Held while a shell is being opened. If two were opened, one would be forgotten, and
+        # keep running.
+        self._opening_lock = asyncio.Lock()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._read_files: list[str] = []
 
     async def read_marks(self, quiet_seconds: float | None) -> list[JobMark]:
-        """Update the driver's sign of life in the spool, and read the new marks.
+        """Update the driver's sign of life in the spool, and read new marks.
 
-        :param quiet_seconds: seconds since the latest event; the call then waits for a mark
-            for up to :data:`POLL_SECONDS`. None to return immediately
+        :param quiet_seconds: seconds since the latest event; ``None`` to return immediately
+            instead of waiting up to :data:`POLL_SECONDS` for a mark
         """
         part = LOCAL_POLL_PAUSE_PART if self.login.local else POLL_PAUSE_PART
         pause = part * (quiet_seconds or 0.0)
         pause = min(max(POLL_PAUSE_SECONDS, pause), MAX_POLL_PAUSE_SECONDS)
         polls = 0 if quiet_seconds is None else math.ceil(POLL_SECONDS / pause)
         if self.login.local:
-            # marks that have been read are removed first
-            await self._wait_for_mark(0 if self._seen else polls, pause)
+            # Marks that have been read must first be removed, so there is no wait.
+            await self._wait_for_mark(0 if self._read_files else polls, pause)
             polls = 0
-        seen = " ".join(shlex.quote(file) for file in self._seen)
+        seen = " ".join(shlex.quote(file) for file in self._read_files)
         try:
-            # the rest of an interrupted answer would be taken for the next answer
+            # Shielded: if the call were interrupted, the rest of its answer would be taken for
+            # the next answer.
             text = await asyncio.shield(
                 self._execute(f"read_marks {polls} {pause:.2f} {seen}")
             )
@@ -148,16 +153,16 @@ class SpoolShell:
             )
             shell, self._shell = self._shell, None
             if shell is not None:
-                self._end(shell)
+                self._close_in_background(shell)
             await asyncio.sleep(login.RETRY_SECONDS)
             return []
         marks = scripts.marks(text)
         if text and not marks:
-            # an invalid mark is not removed, and would be read again immediately
+            # An invalid mark is not removed: wait, since it would be read again immediately.
             await asyncio.sleep(login.RETRY_SECONDS)
-        # The scripts of the jobs are removed with the marks: one `rm` here saves one in
+        # The jobs' scripts are removed together with the marks: one `rm` here saves an `rm` in
         # each job.
-        self._seen = [
+        self._read_files = [
             scripts.path(self.login.spool, mark.key, kind)
             for mark in marks
             for kind in ("mark", "sh")
@@ -171,20 +176,18 @@ class SpoolShell:
             await asyncio.sleep(pause)
 
     def _has_mark(self) -> bool:
-        with suppress(
-            OSError
-        ):  # the shell makes the spool, and reports errors about it
+        with suppress(OSError):  # the shell creates the spool, and reports errors
             return any(name.endswith(".mark") for name in os.listdir(self.login.spool))
         return False
 
     async def close(self) -> None:
-        """End the shell and remove the spool."""
-        # The removal continues in the background if the shell is killed meanwhile.
+        """End the shell, and remove the spool."""
+        # If the shell is killed in the meantime, the removal continues in the background.
         background = "(remove) </dev/null >/dev/null 2>&1 & wait $!"
         await self._finish(f"trap - EXIT; {background}")
 
     async def leave(self) -> None:
-        """End the shell, which then cancels the jobs that the driver could not cancel."""
+        """End the shell; it then cancels the jobs that the driver could not cancel."""
         await self._finish("grace=0")
 
     async def _finish(self, last: str) -> None:
@@ -194,33 +197,42 @@ class SpoolShell:
             return
         with suppress(WorkflowExecutionException, TimeoutError):
             async with asyncio.timeout(login.CLOSE_SECONDS):
-                if self._reading:  # the shell may be waiting for marks
+                if self._is_reading:  # the shell may be waiting for marks
                     await self.login.run(f": >{shlex.quote(self.login.spool)}/stop")
                 with login.reaching(self.login.location):
                     await shell.execute([last], capture_output=True)
-        await asyncio.wait({self._end(shell)}, timeout=END_SECONDS)
+        await asyncio.wait({self._close_in_background(shell)}, timeout=END_SECONDS)
 
     async def _execute(self, command: str) -> str:
+        """Run a command in the shell, which is opened if needed; return the output."""
         with login.reaching(self.login.location):
-            async with self._opening:
-                shell = await self._opened()
-            self._reading = True
+            async with self._opening_lock:
+                shell = await self._open_shell()
+            self._is_reading = True
             try:
                 result = await shell.execute(
                     [command], capture_output=True, timeout=ANSWER_SECONDS
                 )
             finally:
-                self._reading = False
+                self._is_reading = False
         return result[0] if result else ""
 
-    async def _opened(self) -> Shell:
+    async def _open_shell(self) -> Shell:
+        """Return the shell; open a new one if there is none, or it has closed."""
         if self._shell is None or await self._shell.closed():
-            # the driver's guardian must not end this shell, which cleans up after the driver
-            me = uuid.uuid4().hex
-            # connectors return the same shell for the same command, even if it hangs
-            words = ["env", "-u", guardian.MARKER, f"{guardian.OUTLIVES}={me}", "sh"]
+            # The driver's guardian must not end this shell, which cleans up after the driver.
+            shell_id = uuid.uuid4().hex
+            # For the same command, connectors return the same shell, even if it hangs; so the
+            # command contains a new id.
+            words = [
+                "env",
+                "-u",
+                guardian.MARKER,
+                f"{guardian.OUTLIVES}={shell_id}",
+                "sh",
+            ]
             if self.login.local:
-                # a signal to the driver's process group does not end the shell
+                # With setsid, a signal to the driver's process group does not end the shell.
                 words.insert(-1, "setsid")
             shell = await self.login.connector.get_shell(words, self.login.location)
             setup = _SETUP.format(
@@ -228,7 +240,7 @@ class SpoolShell:
                 cancelling=login.CANCEL_JOBS,
                 cancel=self._cancel,
                 spool=shlex.quote(self.login.spool),
-                me=me,
+                me=shell_id,
                 pause=POLL_PAUSE_SECONDS,
                 removals=REMOVALS,
                 grace=LOCAL_GRACE_SECONDS if self.login.local else GRACE_SECONDS,
@@ -237,7 +249,7 @@ class SpoolShell:
             self._shell = shell
         return self._shell
 
-    def _end(self, shell: Shell) -> asyncio.Task[None]:
+    def _close_in_background(self, shell: Shell) -> asyncio.Task[None]:
         """Close a shell in the background, since it may hang."""
 
         async def close() -> None:
@@ -248,6 +260,6 @@ class SpoolShell:
                 await shell.close()
 
         task = asyncio.create_task(close())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._closing_tasks.add(task)
+        task.add_done_callback(self._closing_tasks.discard)
         return task

@@ -1,4 +1,4 @@
-"""The idempotent shell command that submits a job: a repetition finds the same job."""
+"""The idempotent shell command that submits a job; a repetition finds the same job."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ fi
 echo "$id" >"$f"id
 echo "$id"
 """
-# The comment differs from that of `sbatch`: an attempt that gets no nodes leaves a failed job
-# in the queue and in the accounting, which must not be taken for the submitted job. The
-# attempt is made only if Slurm would start the job now. `sbatch` is used if environment
-# variables set its options.
-_AT_ONCE = r"""
+# Requests an allocation with `salloc`, only if Slurm would start the job now, and if no
+# environment variables set options of `sbatch`. Its comment differs from the comment of
+# `sbatch`: a request that gets no nodes leaves a failed job in the queue and in the
+# accounting, which must not be taken for the submitted job.
+_SALLOC = r"""
 id=${{id%%;*}}
 # 0 while Slurm lists the allocation, 1 once it does not; 2 without an answer
 there() {{
@@ -126,9 +126,9 @@ elif [ -z "$id" ] && ! env | grep -Eq '^(SBATCH_|SLURM_(CLUSTERS|HINT)=)' && now
 elif [ -n "$id" ] && [ "$id" = "$(cat "$f"given 2>/dev/null)" ] && [ ! -e "$f"up ]; then
   hold
 fi"""
-#: An allocation is cancelled after this time without a sign of life of its script.
+#: time without a sign of life of its script after which an allocation is cancelled
 SILENT_SECONDS = 120
-#: Longest wait of the shell for a command about an allocation, or for an allocation's end.
+#: longest wait of the shell for a command about an allocation, or for an allocation's end
 PATIENCE_SECONDS = 60
 
 
@@ -143,22 +143,23 @@ def submission_command(
     at_once: str | None,
     clusters: Sequence[str] = (),
 ) -> str:
-    """An idempotent shell command that submits a job and prints its id.
+    """Return an idempotent shell command that submits a job and prints the job's id.
 
-    If the answer of ``sbatch`` is lost, the job is found again by its id in the spool, or by
-    its unique comment in the queue before its script has begun.
+    If the answer of ``sbatch`` was lost, the command finds the job by its id in the spool or,
+    before the job's script has begun, by its unique comment in the queue.
 
     :param note: rest of the comment, quoted for the shell
     :param options: options of ``sbatch``, quoted for the shell
     :param at_once: options of ``salloc``, which grants free nodes without waiting for the
-        next cycle of Slurm's scheduler; the script then runs as a step
+        next cycle of Slurm's scheduler; the script then runs as a step. ``None`` to use only
+        ``sbatch``
     :param clusters: clusters that the options name
     """
     common = {"comment": comment, "note": note, "key": key, "body": body}
-    fast = ""
+    salloc = ""
     if at_once is not None:
         match = re.search(r'--partition="[^"]*"', at_once)
-        fast = _AT_ONCE.format(
+        salloc = _SALLOC.format(
             options=at_once,
             partition=match[0] if match else "",
             clear=scripts.CLEAR,
@@ -170,7 +171,7 @@ def submission_command(
             max=ids.MAX_NUMBER,
             **common,
         )
-    named = " ".join(f"--clusters={one}" for one in clusters)
+    named = " ".join(f"--clusters={cluster}" for cluster in clusters)
     # The clusters are recorded first, so that the login node's shell can find the job.
     record = f"""printf '%s\\n' {named} >>"${{f%/*}}/clusters" || exit {scripts.UNKNOWN}\n  """
     file = shlex.quote(scripts.path(spool, key, ""))
@@ -179,7 +180,7 @@ def submission_command(
         file=file,
         unknown=scripts.UNKNOWN,
         options=options,
-        at_once=fast,
+        at_once=salloc,
         clusters=named or "''",
         record=record if named else "",
         **common,
