@@ -21,7 +21,7 @@ from sf_quantum.checking.document import Document, FileProblem, UnreadableError
 from sf_quantum.checking.qpus.availability import Qpus
 from sf_quantum.checking.qpus.candidate_filters import check_filters
 from sf_quantum.checking.schema import rules
-from sf_quantum.checking.tools.command_lines import Commands
+from sf_quantum.checking.tools.command_lines import ParserMaker
 from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import mapping
 
@@ -44,13 +44,13 @@ class Findings:
     remarks: list[FileProblem] = field(default_factory=list)
 
 
-def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
+def check_file(path: str | Path, parser_for: ParserMaker | None = None) -> Findings:
     """Check a StreamFlow file, with the CWL and the inputs that it names.
 
     The QPUs to which steps are bound are queried for whether they can run these steps now, and
     Slurm is queried for its partitions.
 
-    :param commands: function that returns the parser of ``sfq``, for the command lines of
+    :param parser_for: function that returns the parser of ``sfq``, for the command lines of
         tools that call ``sfq``; if it is missing, these are not checked
     :raises InputError: if an installed StreamFlow plugin cannot be loaded
     """
@@ -74,7 +74,7 @@ def check_file(path: str | Path, commands: Commands | None = None) -> Findings:
         *(
             problem
             for name in names
-            for problem in Workflow(name, deployments, qpus, commands).check()
+            for problem in Workflow(name, deployments, qpus, parser_for).check()
         ),
     ]
     ordered = sorted(

@@ -162,7 +162,7 @@ def preview(file: Path, journals: Path) -> Preview:
 
 def _steps(workflow: Workflow) -> Iterator[str]:
     """Yield the steps that run a tool; if the CWL is unreadable, the steps with bindings."""
-    tools = dict.fromkeys(tool.step for tool in workflow.process.tools)
+    tools = dict.fromkeys(tool.step for tool in workflow.process.host_commands)
     yield from tools or (b.path for b in workflow.bindings if b.kind == "step")
 
 

@@ -27,7 +27,7 @@ from sf_quantum.checking.document import (
 from sf_quantum.checking.qpus.availability import Qpus
 from sf_quantum.checking.qpus.candidate_filters import check_candidates
 from sf_quantum.checking.qpus.problem_sizes import ProblemSizes
-from sf_quantum.checking.tools.command_lines import Commands
+from sf_quantum.checking.tools.command_lines import ParserMaker
 from sf_quantum.checking.tools.sfq_tools import SfqTools
 from sf_quantum.files import KeyPath, mapping
 
@@ -43,7 +43,7 @@ BUILTINS = frozenset(
 class Workflow:
     """One entry of ``workflows``.
 
-    :param commands: see :func:`sf_quantum.checking.check_file`
+    :param parser_for: see :func:`sf_quantum.checking.check_file`
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Workflow:
         name: str,
         deployments: Deployments,
         qpus: Qpus,
-        commands: Commands | None,
+        parser_for: ParserMaker | None,
     ) -> None:
         self._qpus = qpus
         self.deployments = deployments
@@ -64,7 +64,7 @@ class Workflow:
         #: ports whose data is on a target
         self.ports = {b.path for b in self.bindings if b.kind == "port"}
         self.process = self._read_process()
-        self._commands = commands
+        self._parser_for = parser_for
 
     def check(self) -> Iterator[FileProblem]:
         """Check the bindings, the CWL files, the file of inputs and the tools."""
@@ -86,7 +86,7 @@ class Workflow:
         sizes = ProblemSizes(self.process, given)
         yield from check_candidates(self.document, self.bindings, self.process, sizes)
         yield from self._qpus.check(self.bindings, sizes)
-        tools = SfqTools(self.process, self._commands)
+        tools = SfqTools(self.process, self._parser_for)
         values = Values(self.process, given, self.ports)
         yield from self._check_settings(settings, values, tools)
         yield from self._check_defaults()
@@ -202,7 +202,7 @@ class Workflow:
                 yield self.document.problem(where, what, right)
 
     def _check_commands(self) -> Iterator[FileProblem]:
-        for tool in self.process.tools:
+        for tool in self.process.host_commands:
             command, step = tool.command, tool.step
             # A relative path with a folder starts at the job's folder, which is made later.
             if os.sep in command and not os.path.isabs(command):

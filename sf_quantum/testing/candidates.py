@@ -121,7 +121,7 @@ def _targets(document: Document, workflow: dict[str, JSON], step: str) -> list[J
 def _tool(document: Document, workflow: dict[str, JSON], step: str) -> Path:
     """Return the path of the step's tool."""
     file = str(mapping(workflow.get("config")).get("file"))
-    for tool in load(file, document.folder).tools:
+    for tool in load(file, document.folder).host_commands:
         if tool.step == step and tool.document.content.get("class") != "Workflow":
             return Path(tool.document.name).resolve()
     raise InputError(

@@ -17,11 +17,11 @@ from sf_quantum.threads import in_thread
 
 if TYPE_CHECKING:
     from sf_quantum.checking.document import FileProblem
-    from sf_quantum.checking.tools.command_lines import Commands
+    from sf_quantum.checking.tools.command_lines import ParserMaker
 
 # Functions that make a command's parser. They are loaded as plug-ins, since the command
 # imports this package.
-_commands: Registry[Commands] = Registry("sf_quantum.commands", "command")
+_parser_makers: Registry[ParserMaker] = Registry("sf_quantum.commands", "command")
 
 
 class Finding(TypedDict, total=False):
@@ -127,7 +127,7 @@ def _check(file: str) -> CheckResult:
     # Imported here, since the import of StreamFlow takes too long for --help.
     from sf_quantum.checking import check_file
 
-    findings = check_file(file, _commands.load("sfq"))
+    findings = check_file(file, _parser_makers.load("sfq"))
     return CheckResult(
         file,
         "workflow",

@@ -32,7 +32,7 @@ def check(
 
     :param bound: function that returns the binding of a step
     """
-    for step, tool in process.commands.items():
+    for step, tool in process.command_line_tools.items():
         binding = bound(step)
         yield from _check_hardware(deployments, tool, step, binding)
         yield from _check_image(tool)

@@ -167,8 +167,8 @@ class Process:
     :param guarded: paths of steps that may be skipped or repeated, and ports of scattered
         inputs, which get single items of their lists
     :param dotproducts: steps that scatter several inputs with ``dotproduct``
-    :param tools: commands that steps run outside containers, if no expression computes them
-    :param commands: ``CommandLineTool`` processes, by the paths of the steps that run them
+    :param host_commands: commands that steps run outside containers, if no expression computes them
+    :param command_line_tools: ``CommandLineTool`` processes, by the paths of the steps that run them
     :param read: processes that were read, by file, key path and inherited requirements
     :param runs: process that a step runs, by the step's file and key path
     :param faulty: files and key paths of objects with unknown or missing fields, and of inputs
@@ -188,8 +188,8 @@ class Process:
     links: dict[str, tuple[Document, KeyPath]] = field(default_factory=dict)
     guarded: set[str] = field(default_factory=set)
     dotproducts: list[Position] = field(default_factory=list)
-    tools: list[Tool] = field(default_factory=list)
-    commands: dict[str, Position] = field(default_factory=dict)
+    host_commands: list[Tool] = field(default_factory=list)
+    command_line_tools: dict[str, Position] = field(default_factory=dict)
     problems: list[FileProblem] = field(default_factory=list)
     read: dict[tuple[str, KeyPath, frozenset[str]], Position] = field(
         default_factory=dict
@@ -258,11 +258,11 @@ class Process:
                 self._ports(position, "inputs", "outputs")
             case "CommandLineTool":
                 self._ports(position, "inputs", "outputs")
-                self.commands[position.path] = position
+                self.command_line_tools[position.path] = position
                 if "DockerRequirement" not in position.features and (
                     tool := _tool(position)
                 ):
-                    self.tools.append(tool)
+                    self.host_commands.append(tool)
 
     def _step(self, step: Position) -> None:
         """Note a step's ports and links, and read the process that it runs."""

@@ -209,7 +209,9 @@ class _FilterCheck:
             inputs[str(path.parent)][path.name] = {
                 kind.name for kind in types.read(types.declared(body))
             }
-        for step in sorted(self.process.commands.keys() - self.process.unseen):
+        for step in sorted(
+            self.process.command_line_tools.keys() - self.process.unseen
+        ):
             above = [path for path in self.paths if is_within(step, path)]
             # only the nearest binding applies
             if not any(

@@ -22,7 +22,7 @@ from sf_quantum.files import JSON, KeyPath, listing, mapping
 
 OURS = "sfq"
 #: function that returns the parser of ``sfq`` for a command line, with its command configured
-Commands: TypeAlias = Callable[[Sequence[str]], argparse.ArgumentParser]
+ParserMaker: TypeAlias = Callable[[Sequence[str]], argparse.ArgumentParser]
 # types whose values never look like options
 _PLAIN_TYPES = (*types.FILES, "int", "long", "float", "double")
 # the word after which no word is an option
@@ -87,9 +87,9 @@ class Line:
         return self.parser._option_string_actions if self.parser else {}
 
 
-def read(tool: Position, commands: Commands) -> Line | None:
+def read(tool: Position, parser_for: ParserMaker) -> Line | None:
     """Read and check the command line of a tool; ``None`` if it does not call ``sfq``."""
-    return _read_call(_words(tool), commands)
+    return _read_call(_words(tool), parser_for)
 
 
 def rejection(option: argparse.Action, text: str) -> str | None:
@@ -107,13 +107,13 @@ def rejection(option: argparse.Action, text: str) -> str | None:
     return None
 
 
-def _read_call(words: Sequence[Word], commands: Commands) -> Line | None:
+def _read_call(words: Sequence[Word], parser_for: ParserMaker) -> Line | None:
     """Read the words of a command line; ``None`` if they do not call ``sfq``."""
     if not words or PurePosixPath(words[0].literal or "").name != OURS:
         return None
     line = Line()
-    parser = commands([word.text for word in words[1:]])
-    walk = _WordReader(line, parser, words[0].where, commands)
+    parser = parser_for([word.text for word in words[1:]])
+    walk = _WordReader(line, parser, words[0].where, parser_for)
     walk.go(list(words[1:]))
     return line
 
@@ -126,10 +126,10 @@ class _WordReader:
         line: Line,
         parser: argparse.ArgumentParser,
         where: KeyPath,
-        commands: Commands,
+        parser_for: ParserMaker,
     ) -> None:
         self.line, self.parser, self.where = line, parser, where
-        self.commands = commands
+        self.parser_for = parser_for
         self.given: dict[argparse.Action, Word] = {}
         # words that are neither options nor their values; each option ends a group of words
         self.groups: list[list[Word]] = [[]]
@@ -258,13 +258,13 @@ class _WordReader:
             return True
         inner = action.choices[word.literal]
         self.line.parser = inner
-        _WordReader(self.line, inner, word.where, self.commands).go(words)
+        _WordReader(self.line, inner, word.where, self.parser_for).go(words)
         return True
 
     def _check_complete(self) -> None:
         """Check the required options and the positional arguments."""
         runs_another = self.parser.prog == f"{OURS} lease"
-        if runs_another and (inner := _read_call(self.others, self.commands)):
+        if runs_another and (inner := _read_call(self.others, self.parser_for)):
             self.line.faults += inner.faults
         if self.line.faults or any(
             isinstance(a, argparse._HelpAction | argparse._VersionAction)

@@ -10,23 +10,23 @@ from sf_quantum.checking.cwl.processes import Process, Tool
 from sf_quantum.checking.cwl.values import Values
 from sf_quantum.checking.document import FileProblem
 from sf_quantum.checking.tools import command_lines, input_files
-from sf_quantum.checking.tools.command_lines import Commands, Line
+from sf_quantum.checking.tools.command_lines import Line, ParserMaker
 from sf_quantum.files import KeyPath, mapping
 
 
 class SfqTools:
     """The tools of a workflow that call ``sfq``.
 
-    :param commands: see :func:`sf_quantum.checking.check_file`; ``None`` to read no tools
+    :param parser_for: see :func:`sf_quantum.checking.check_file`; ``None`` to read no tools
     """
 
-    def __init__(self, process: Process, commands: Commands | None) -> None:
+    def __init__(self, process: Process, parser_for: ParserMaker | None) -> None:
         self._process = process
         self._lines: list[tuple[Tool, Line]] = []
-        for tool in process.tools if commands else []:
-            position = process.commands[tool.step]
-            if commands and position.place not in process.faulty:
-                line = command_lines.read(position, commands)
+        for tool in process.host_commands if parser_for else []:
+            position = process.command_line_tools[tool.step]
+            if parser_for and position.place not in process.faulty:
+                line = command_lines.read(position, parser_for)
                 self._lines += [(tool, line)] if line else []
 
     def check(self) -> Iterator[FileProblem]:
@@ -115,7 +115,7 @@ class SfqTools:
 
     def _options(self, tool: Tool) -> Iterator[tuple[str, str]]:
         """Yield the options that a tool's inputs set, each with the port of its value."""
-        position = self._process.commands[tool.step]
+        position = self._process.command_line_tools[tool.step]
         for entry in position.entries("inputs"):
             binding = mapping(mapping(entry.body).get("inputBinding"))
             flag = binding.get("prefix")

@@ -290,7 +290,7 @@ class ServiceQpus:
                     end = "the job is submitted all the same"
                     wait.tell(str(state.error), TROUBLE_SECONDS - silent, end)
                 else:
-                    wait.tell(str(state.error), patience.left(state.error))
+                    wait.tell(str(state.error), patience.seconds_left(state.error))
                 self._check_wait(job, state, patience, began, job_hints)
                 await asyncio.sleep(min(next(pauses), patience.deadline.left))
         finally:
@@ -464,7 +464,7 @@ class ServiceQpus:
         if self._is_submitted_anyway(state, job_hints):
             return
         try:
-            patience.bear(state.error, began)
+            patience.check(state.error, began)
         except QpuError as error:
             note_if_late(job, error)
             raise failure(job, state.qpu, error) from error

@@ -120,7 +120,7 @@ def acquire(
             if reported is not None:
                 wait.pause(error, began)
             if on_wait and reported != str(error):
-                on_wait(error, wait.left(error))
+                on_wait(error, wait.seconds_left(error))
                 reported = str(error)
 
 
@@ -149,7 +149,7 @@ class Patience:
         self._trouble_seconds = trouble_seconds if unlimited else math.inf
         self._trouble_since: float | None = None
 
-    def left(self, error: QpuError) -> float:
+    def seconds_left(self, error: QpuError) -> float:
         """Return how many more seconds the error is tolerated; infinite without a limit."""
         if isinstance(error, NoLease) or math.isinf(self._trouble_seconds):
             return self.deadline.left
@@ -157,7 +157,7 @@ class Patience:
         left = self._trouble_seconds - (now - (self._trouble_since or now))
         return min(max(0.0, left), self.deadline.left)
 
-    def bear(self, error: QpuError, began: float) -> None:
+    def check(self, error: QpuError, began: float) -> None:
         """Raise the error of a failed attempt if no further attempt is allowed.
 
         :param began: start of the attempt, on the monotonic clock
@@ -187,7 +187,8 @@ class _Wait:
             ", --wait or a deployment's `wait` sets how long",
             request.latest_start,
         )
-        self.deadline, self.left = self._patience.deadline, self._patience.left
+        self.deadline = self._patience.deadline
+        self.seconds_left = self._patience.seconds_left
         self._pauses = backoff.LEASE.pauses()
 
     def pause(self, error: QpuError, began: float) -> None:
@@ -199,7 +200,7 @@ class _Wait:
             # the QPU has a queue for leases, which keeps the request's position
             self._pauses = backoff.LEASE.pauses()
             return
-        self._patience.bear(error, began)
+        self._patience.check(error, began)
         if self._stop.wait(min(next(self._pauses), self.deadline.left)):
             raise WaitCancelled("the wait was cancelled") from error
 

@@ -142,7 +142,7 @@ class Availability:
         return None if starts is None else max(0.0, starts - time.time())
 
     @property
-    def opens(self) -> float:
+    def opens_at(self) -> float:
         """The earliest time at which the QPU may open, in seconds since the epoch.
 
         This is the end of the current maintenance. If there is no maintenance or its end is

@@ -178,7 +178,7 @@ class Attempt:
             outcome = self._run_next()
             shots = self._slices.shots
             spent += outcome.qpu_seconds or 0.0
-            if outcome.result is None or self._slices.left <= shots:
+            if outcome.result is None or self._slices.shots_left <= shots:
                 break
             self._write_slice(outcome, shots)
             self._slices.next()
@@ -202,11 +202,11 @@ class Attempt:
                 with suppress(FieldError):
                     content = json.loads(self._payload)
                     size = self._device.check(job.kind, content, job.parameters)
-                    self._slices.have_size(size)
+                    self._slices.set_size(size)
             return
         slices = self._store.slices.of(job.number) if job.slices else []
         done = [count(part.info.get(batch.what)) for part in slices]
-        self._slices.are_of(batch, sum(part or 0 for part in done))
+        self._slices.set_batch(batch, sum(part or 0 for part in done))
 
     def _run_next(self) -> Outcome:
         before = self._device.description.calibration

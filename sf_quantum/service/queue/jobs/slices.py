@@ -33,7 +33,7 @@ class Slices:
     :ivar number: index of the current slice; slices of previous attempts are included
     :ivar shots: shots of the current slice; for a batch, in total over its items
     :ivar all_shots: shots of the job; for a batch, in total over its items
-    :ivar left: shots of the slices that are not on disk, including the current slice
+    :ivar shots_left: shots of the slices that are not on disk, including the current slice
     :ivar batch: the circuits or BQMs, if there are several
     """
 
@@ -48,27 +48,27 @@ class Slices:
         self.batch: Batch | None = None
         self.number = job.slices
         self.all_shots = job.shots
-        self.left = job.shots - job.shots_done
+        self.shots_left = job.shots - job.shots_done
         self.shots = self._first_shots()
 
-    def have_size(self, size: Size) -> None:
+    def set_size(self, size: Size) -> None:
         """Cut the job into slices again, now that the size of its payload is known."""
         self._size = size
         self.shots = self._first_shots()
 
-    def are_of(self, batch: Batch, done: int) -> None:
+    def set_batch(self, batch: Batch, done: int) -> None:
         """Cut the job into slices again, now by circuits or BQMs.
 
         :param done: number of circuits or BQMs whose results are on disk
         """
         self.batch = batch
         self.all_shots = batch.size * self._job.shots
-        self.left = self.all_shots - done * self._job.shots
+        self.shots_left = self.all_shots - done * self._job.shots
         self.shots = self._first_shots()
 
     def next(self) -> None:
         """Continue with the next slice; the current slice is on disk."""
-        self.left -= self.shots
+        self.shots_left -= self.shots
         self.number += 1
         self.shots = self._next_shots()
 
@@ -85,7 +85,7 @@ class Slices:
         The numbers of all slices add up to the job's shots. For a batch, the number is thus
         the shots per item times the slice's fraction of the batch.
         """
-        done = self.all_shots - self.left
+        done = self.all_shots - self.shots_left
         before, after = (
             self._job.shots * shots // self.all_shots
             for shots in (done, done + self.shots)
@@ -96,7 +96,7 @@ class Slices:
         """Return the payload of the current slice."""
         if self.batch is None:
             return whole
-        done = (self.all_shots - self.left) // self._job.shots
+        done = (self.all_shots - self.shots_left) // self._job.shots
         if self.one_by_one:
             return json.dumps(self.batch.each[done], sort_keys=True)
         return self.batch.part(done, self.shots // self._job.shots)
@@ -122,7 +122,7 @@ class Slices:
     @property
     def are_several(self) -> bool:
         """Whether the device gets the job in more than one part."""
-        return self.number > 0 or self.left > self.shots or self.one_by_one
+        return self.number > 0 or self.shots_left > self.shots or self.one_by_one
 
     @property
     def one_by_one(self) -> bool:
@@ -133,7 +133,7 @@ class Slices:
     def _first_shots(self) -> int:
         if self._is_fixed:
             # unchanged even if the expected time of a shot has changed
-            return self._job.slice_shots or self.left
+            return self._job.slice_shots or self.shots_left
         return self._next_shots()
 
     def _next_shots(self) -> int:
@@ -159,7 +159,7 @@ class Slices:
                 parts,
                 self._size,
             )
-        parts_left = self.left // shots_per_part
+        parts_left = self.shots_left // shots_per_part
         return shots_per_part * math.ceil(
             parts_left / math.ceil(parts_left / max_parts)
         )

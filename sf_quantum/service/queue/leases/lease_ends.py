@@ -31,17 +31,17 @@ class LeaseEnds:
             live.touch()
         return time.monotonic() - live.last_used
 
-    def left(self, live: LiveLease) -> tuple[float, LeaseEndCause]:
+    def next_end(self, live: LiveLease) -> tuple[float, LeaseEndCause]:
         """Return for how many seconds a lease is held if it is not used, and why it ends."""
         if self._is_spent(live.lease):
             return 0.0, LeaseEndCause.SPENT
         seconds, cause = math.inf, LeaseEndCause.EXPIRED
         if (vqpu_use := live.vqpu_use) is not None and vqpu_use.expires is not None:
             seconds = vqpu_use.expires - time.monotonic()
-        left = self.idle_left(live)
+        left = self.idle_seconds_left(live)
         return (seconds, cause) if left >= seconds else (left, LeaseEndCause.IDLE)
 
-    def idle_left(self, live: LiveLease) -> float:
+    def idle_seconds_left(self, live: LiveLease) -> float:
         """Return for how many more seconds a lease may be idle; infinity without a limit."""
         idle = self.settings.leases.idle_seconds
         return math.inf if idle is None else idle - self.idle_seconds(live)

@@ -264,7 +264,7 @@ class Leases:
     def idle_seconds_left(self, lease: Lease) -> float | None:
         """Return for how many more seconds a lease may be idle; ``None``: no limit."""
         live = self._find_live(lease.id)
-        left = math.inf if live is None else self._vqpus.ends.idle_left(live)
+        left = math.inf if live is None else self._vqpus.ends.idle_seconds_left(live)
         return None if left == math.inf else max(0.0, left)
 
     def seconds_left(self, lease: Lease) -> float | None:
@@ -289,7 +289,7 @@ class Leases:
         """Refuse a request if the QPU accepts no work, or opens after the latest start."""
         if seconds_until(latest := request.latest_start) <= 0:
             raise not_granted(request)
-        if latest is not None and latest < self._vqpus.availability.opens:
+        if latest is not None and latest < self._vqpus.availability.opens_at:
             why = self._vqpus.availability.reason
             detail = f"cannot be granted by {utc(latest)}: {why}"
             raise Refused(409, detail, LATEST_START)

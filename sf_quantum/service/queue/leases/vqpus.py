@@ -296,7 +296,7 @@ class VQpus:
         """End a held lease once it has been idle for too long, has expired or is spent."""
         while not self.stopped:
             live.activity.clear()
-            seconds, cause = self.ends.left(live)
+            seconds, cause = self.ends.next_end(live)
             if seconds <= 0:
                 self.background.start(self.end_logged(live, cause))
                 return
