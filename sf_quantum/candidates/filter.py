@@ -464,6 +464,8 @@ def _report(
                 seconds=seconds,
                 asked=states,
                 forecasts=forecasts,
+                variables=attempt.size.variables,
+                reads=attempt.size.reads,
             )
         )
 

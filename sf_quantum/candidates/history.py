@@ -16,7 +16,8 @@ from typing import NamedTuple
 from sf_quantum import journal
 from sf_quantum.errors import InputError
 from sf_quantum.journal import Journal
-from sf_quantum.journal.events import Event, Job, Qpu, Slurm
+from sf_quantum.journal.events import Decision, Event, Job, Qpu, Slurm
+from sf_quantum.qpu import JobSize
 
 #: number of a step's latest jobs on a target that determine the expected times
 MAX_JOBS = 10
@@ -80,6 +81,7 @@ class History:
         self._times: defaultdict[tuple[str, str], deque[JobTimes]] = defaultdict(
             lambda: deque(maxlen=MAX_JOBS)
         )
+        self._sizes: dict[str, JobSize] = {}
         self._spent: defaultdict[tuple[str, str], float] = defaultdict(float)
         # seconds charged for each QPU job, by QPU and job id
         self._charged: dict[tuple[str, str | None], float] = {}
@@ -123,6 +125,8 @@ class History:
                     self._add_slurm_job(event)
                 case Job():
                     self._add_status(event)
+                case Decision(reads=int(reads)):
+                    self._sizes[event.step] = JobSize(event.variables, reads)
         self.is_read, self.offset = True, self._read_offset
 
     def times(self, step: str, target: str) -> JobTimes | None:
@@ -135,6 +139,10 @@ class History:
         # median time without pending, which the difference of two medians would not be.
         ran = median(job.other_seconds - job.pending_seconds for job in latest)
         return times._replace(pending_seconds=times.other_seconds - ran)
+
+    def size(self, step: str) -> JobSize | None:
+        """Return the size of a step's latest quantum job; None if it is unknown."""
+        return self._sizes.get(step)
 
     def spent(self, step: str | None = None) -> dict[str, float]:
         """Return the QPU seconds charged to the budget, by target.

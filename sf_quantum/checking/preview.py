@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -36,9 +36,13 @@ from sf_quantum.checking.workflows import Workflow
 from sf_quantum.files import JSON, listing, mapping, number
 from sf_quantum.qpu import DEFAULT_READS, JobSize, QpuStatus
 from sf_quantum.reporting.aligned import align
+from sf_quantum.text import plural
 
 #: name that is shown as the target of a step without a binding
 LOCAL = "local"
+# Parts of a job's size that may be unknown before the run.
+PROBLEM_SIZE = "the size of the problem"
+NUMBER_OF_READS = "the number of reads"
 _QPU_HEADER = "QPU, technology, state, qubits, leases, jobs queued, starts in".split(
     ", "
 )
@@ -145,6 +149,7 @@ def preview(file: Path, journals: Path) -> Preview:
             why = "no binding names it"
         elif candidates := binding.candidates:
             job = _Job.read(workflow, binding, FilterRules(candidates[0]).of(step))
+            job = job.completed(history.size(step))
             sized = replies(job.size)
             chosen, why = _decide_targets(job, binding, candidates[0], sized, history)
             answers = answers or sized
@@ -171,11 +176,13 @@ class _Job:
     """The first job of a quantum candidate's step.
 
     :param unknown: parts of the size that are not known before the run
+    :param assumed: values of such parts, from the last run
     """
 
     rules: StepRules
     size: JobSize
     unknown: list[str]
+    assumed: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, workflow: Workflow, binding: Binding, rules: StepRules) -> _Job:
@@ -184,16 +191,32 @@ class _Job:
         given = settings if isinstance(settings, Document) else None
         size = ProblemSizes(workflow.process, given).smallest(binding)
         variables = size or None if rules.variables else None
-        unknown = ["the size of the problem"] if rules.variables and not size else []
+        unknown = [PROBLEM_SIZE] if rules.variables and not size else []
         reads, port = None, f"{binding.path}/{rules.reads or READS}"
         try:
             if port in workflow.process.taken:
                 values = given.content if given is not None else {}
                 reads = workflow.process.given(port, values)
         except LookupError:
-            unknown.append("the number of reads")
+            unknown.append(NUMBER_OF_READS)
         number_of_reads = max(1, reads) if type(reads) is int else DEFAULT_READS
         return cls(rules, JobSize(variables, number_of_reads), unknown)
+
+    def completed(self, last: JobSize | None) -> _Job:
+        """Return the job with the unknown parts of its size as in the last run.
+
+        :param last: the size of the step's last job; None if it is unknown
+        """
+        if last is None:
+            return self
+        variables, reads, assumed = self.size.variables, self.size.reads, list[str]()
+        if PROBLEM_SIZE in self.unknown and last.variables is not None:
+            variables = last.variables
+            assumed.append(plural(variables, "variable"))
+        if NUMBER_OF_READS in self.unknown:
+            reads = last.reads
+            assumed.append(plural(reads, "read"))
+        return replace(self, size=JobSize(variables, reads), assumed=assumed)
 
 
 def _decide_targets(
@@ -224,6 +247,8 @@ def _decide_targets(
     except Impossible as error:
         return (), str(error)
     late = [f"{what} is known when it runs" for what in job.unknown]
+    if job.assumed:
+        late.append(f"assumed as in the last run: {', '.join(job.assumed)}")
     return decision.targets, "; ".join([explain(decision), *late])
 
 

@@ -2,7 +2,8 @@
 
 The order of a class's fields is their order in a line, after ``time`` and ``event``. The
 annotations name the types that the reader checks: it returns only events with all fields of
-their kind. Fields and kinds of a later version are ignored.
+their kind, except those that earlier versions did not write, which have the default ``None``.
+Fields and kinds of a later version are ignored.
 """
 
 from __future__ import annotations
@@ -215,6 +216,8 @@ class Decision(Event):
     seconds: Number
     asked: Qpus
     forecasts: Waits
+    variables: Whole | None = None
+    reads: Whole | None = None
 
     @property
     def qpus(self) -> list[str]:
@@ -380,21 +383,22 @@ class _Field(NamedTuple):
     name: str
     type: str
     is_nullable: bool
+    #: whether earlier versions did not write the field
+    is_later: bool
 
     @classmethod
-    def of(cls, name: str, annotation: str) -> _Field:
-        return cls(
-            name, annotation.removesuffix(" | None"), annotation.endswith("None")
-        )
+    def of(cls, name: str, annotation: str, *, is_later: bool) -> _Field:
+        nullable = annotation.endswith("None")
+        return cls(name, annotation.removesuffix(" | None"), nullable, is_later)
 
     def read(self, content: Mapping[str, JSON]) -> object:
         """Return the field's value in a line's content.
 
         :raises ValueError: if the value is missing, or not of the field's type
         """
-        if self.name not in content:
+        if self.name not in content and not self.is_later:
             raise ValueError(f"{self.name} is missing")
-        value = content[self.name]
+        value = content.get(self.name)
         if value is None and self.is_nullable:
             return None
         words, read = _TYPES[self.type]
@@ -406,7 +410,10 @@ class _Field(NamedTuple):
 
 #: the fields of each class of events
 FIELDS: Mapping[type[Event], Sequence[_Field]] = {
-    kind: [_Field.of(one.name, str(one.type)) for one in fields(kind)]
+    kind: [
+        _Field.of(one.name, str(one.type), is_later=one.default is None)
+        for one in fields(kind)
+    ]
     for kind in _CLASSES
 }
 

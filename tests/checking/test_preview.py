@@ -111,6 +111,33 @@ async def test_earlier_runs_tell_how_long_it_takes(service: RunningService) -> N
     assert "laptop would end in 1 s, qpu would end in 5 s" in step.why
 
 
+@pytest.mark.parametrize("last", [None, 3, 7])
+def test_a_size_that_is_computed_is_that_of_the_last_run(
+    last: int | None, service: RunningService
+) -> None:
+    streamflow(service.url, QPU, LAPTOP, rules="prefer: quantum")
+    main_ = Path("main.cwl").read_text()
+    Path("main.cwl").write_text(
+        main_.replace("class: Workflow", f"class: Workflow\n{REQUIREMENTS}").replace(
+            "size: size}", "size: {valueFrom: $(inputs.size)}}"
+        )
+    )
+    # The size of a problem in a file of this workflow's inputs would be known.
+    Path("problem.json").rename("problem.bqm")
+    settings = Path("job.yml").read_text().replace("problem.json", "problem.bqm")
+    Path("job.yml").write_text(settings)
+    run = [*a_run(qpu=5.0)]
+    decision: Event = {
+        **{"time": 1.0, "event": "decision", "job": "/solve/0", "step": "/solve"},
+        **{"quantum": True, "targets": ["qpu"], "variables": last, "reads": 10},
+    }
+    write(Path(".streamflow/sfq/r.jsonl"), [run[0], decision, *run[1:]])
+    (step,) = sf_quantum.preview("sf.yml").steps
+    assert step.targets == ("qpu" if last != 7 else "laptop",)
+    assumed = f"; assumed as in the last run: {last} variables"
+    assert step.why.endswith(assumed if last else "is known when it runs")
+
+
 def test_what_no_target_can_run_is_told(
     service: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:

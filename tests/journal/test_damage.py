@@ -17,7 +17,7 @@ from sf_quantum.connectors.slurm.allocation import history
 from sf_quantum.connectors.slurm.allocation.forecast import JobForecast
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON
-from sf_quantum.journal import Journal, results
+from sf_quantum.journal import Journal, events, results
 from sf_quantum.journal.events import FIELDS, KINDS, STATUSES, QueriedQpu
 from sf_quantum.planning.measured import fitting, journals
 from sf_quantum.reporting import pictures, progress, run_usage
@@ -202,3 +202,15 @@ def test_repeated_lines_count_once(
     assert caplog.messages[0] == (
         f"{path}, line {first}: repeats an earlier line; such lines are left out"
     )
+
+
+def test_a_decision_of_an_earlier_version_has_no_size() -> None:
+    content = whole({"event": "decision", "time": 1.0})
+    for name in ("variables", "reads"):
+        del content[name]
+    decision = events.parse(json.dumps(content).encode())
+    assert isinstance(decision, events.Decision)
+    assert (decision.variables, decision.reads) == (None, None)
+    del content["targets"]
+    with pytest.raises(events.DamagedError, match="targets is missing"):
+        events.parse(json.dumps(content).encode())
