@@ -25,7 +25,8 @@ def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
     if kind != "problem" and not size.qubits:
         detail = f"{most} qubits, and the number of qubits is not certain"
         if kind == "circuit":
-            detail = f"{detail}: declare them as in qubit[5] q; and without pragmas"
+            remedy = "declare them as in qubit[5] q; and without pragmas or annotations"
+            detail = f"{detail}: {remedy}"
         raise Refused(422, detail, kind)
 
 

@@ -12,19 +12,36 @@ from sf_quantum.service.device.circuits import texts as circuit_texts
 from sf_quantum.service.device.emulator.photons import photonic
 from sf_quantum.service.domain.jobs import Size
 
+# The patterns look for ASCII words, so a word counts even if it follows a character that only
+# the vendor's parser skips. No two attempts of a pattern read the same long part of a text, so
+# the time is linear in the length of a hostile text, too.
+_NAME = r"[\w\x80-\U0010ffff]++"
 # Declarations of qubits that contain their number, in OpenQASM 3 or in OpenQASM 2; as all
 # patterns but the last two, for texts in which all white space is single blanks.
 _REGISTER = re.compile(
-    r"\bqubit\b ?(?:\[ ?(\d{1,9}) ?\])? ?(\w+) ?;"
-    r"|\bqreg (\w+) ?(?:\[ ?(\d{1,9}) ?\])? ?;"
+    rf"\bqubit\b ?(?:\[ ?(\d{{1,9}}) ?\])? ?({_NAME}) ?;"
+    rf"|\bqreg ({_NAME}) ?(?:\[ ?(\d{{1,9}}) ?\])? ?;",
+    re.ASCII,
 )
-_DECLARES = re.compile(r"\b(?:qubit|qreg)\b")
-_PHYSICAL = re.compile(r"\$0*(\d+)")
-_OPERAND = re.compile(r"\b(\w+)\b(?: ?\[ ?(\d+) ?\])?")
-# Strings, since they may contain what begins a comment, and comments.
-_TEXT = re.compile(r"""("[^"\n]*"|'[^'\n]*')|//[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
-# Lines and blocks with a syntax of their own, in which nothing begins a comment.
-_FOREIGN = re.compile(r"\b(?:pragma|cal|defcal)\b|^[ \t]*@", re.MULTILINE)
+_DECLARES = re.compile(r"\b(?:qubit|qreg)\b", re.ASCII)
+# The definition of a gate: its parameters and its body, without blocks in it.
+_GATE = re.compile(
+    rf"(?:\A|(?<=[;}}])) ?gate {_NAME}([\w ,()\x80-\U0010ffff]*+)\{{([^{{}}]*+)\}}",
+    re.ASCII,
+)
+_PHYSICAL = re.compile(r"\$0*(\d+)", re.ASCII)
+_OPERAND = re.compile(r"\b(\w+)\b(?: ?\[ ?(\d+) ?\])?", re.ASCII)
+# Comments, and strings and versions: nothing in or directly before those begins a comment.
+_TEXT = re.compile(
+    r"""\binclude\s*+(?:"[^"\t\n]+"|'[^'\t\n]+')|"[01_]+"|\bOPENQASM\s++[\d.]+"""
+    r"|//[^\n]*|/\*.*?(?:\*/|\Z)",
+    re.ASCII | re.DOTALL,
+)
+# What has a syntax of its own: there, comments may begin or end elsewhere than they seem to.
+_FOREIGN = re.compile(
+    r"""\b(?:pragma|cal|defcal|defcalgrammar|include|OPENQASM)\b|["']|@\S|^[ \t]*@""",
+    re.ASCII | re.MULTILINE,
+)
 
 
 def checked(kind: Kind, content: JSON, description: Description) -> Size:
@@ -61,10 +78,7 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
 
 def qubits(text: str) -> int:
     """Count the qubits of a circuit, without a parser; 0 if some may be missed."""
-    bare = _without_comments(text)
-    if _FOREIGN.search(bare):
-        return 0
-    bare = " ".join(bare.split())
+    bare = _bare(text)
     sizes = [int(new or old or 1) for new, _, _, old in _REGISTER.findall(bare)]
     if len(sizes) < len(_DECLARES.findall(bare)):
         return 0
@@ -74,19 +88,32 @@ def qubits(text: str) -> int:
 def operands(text: str) -> int:
     """Count the qubits that the statements of a circuit name, likewise without a parser.
 
-    If a statement names a whole register, all declared qubits are counted.
+    If a statement names a whole register, all declared qubits are counted. A parameter in
+    the definition of a gate is no qubit, even if it has the name of a register.
     """
-    bare = " ".join(_without_comments(text).split())
+    bare = _bare(text)
     names = {new or old for _, new, old, _ in _REGISTER.findall(bare)}
-    words = _OPERAND.findall(_REGISTER.sub("", bare))
+    statements = _REGISTER.sub(";", _GATE.sub(lambda one: _kept(one, names), bare))
+    words = _OPERAND.findall(statements)
     used = {(name, index) for name, index in words if name in names}
-    if not all(index for _, index in used):
+    if not all(index for _, index in used) or not all(map(str.isascii, names)):
         return qubits(text)
     return len(used) + len({*_PHYSICAL.findall(bare)})
 
 
-def _without_comments(text: str) -> str:
-    return _TEXT.sub(lambda one: '""' if one[1] else " ", text)
+def _kept(gate: re.Match[str], registers: set[str]) -> str:
+    """Return the definition of a gate if its body names a register; otherwise nothing."""
+    parameters, body = gate.groups()
+    named = {word for word, _ in _OPERAND.findall(body)} & registers
+    return gate[0] if named - {*re.findall(r"[^ ,()]+", parameters)} else ""
+
+
+def _bare(text: str) -> str:
+    """Return a circuit without comments; nothing if it is not certain what they are."""
+    text = text.replace("\r\n", "\n")
+    bare = _TEXT.sub(" ", text)
+    # for some parsers, a carriage return ends a comment
+    return "" if "\r" in text or _FOREIGN.search(bare) else " ".join(bare.split())
 
 
 def atoms(text: str) -> int:

@@ -30,6 +30,7 @@ from sf_quantum.service.device.emulator.device import EmulatedDevice
 from sf_quantum.service.device.emulator.settings import Faults
 from sf_quantum.service.device.interface import Device
 from sf_quantum.service.device.readings import Calibrations
+from sf_quantum.service.device.vendor.sizes import checked
 from sf_quantum.service.dialects import large_bodies
 from sf_quantum.service.dialects.iqm import (
     architecture,
@@ -188,6 +189,12 @@ def test_a_job_waits_while_others_hold_the_qpu(service: RunningService) -> None:
     assert job["status"] == "waiting"
     service.ask("DELETE", f"/v1/leases/{lease}")
     assert ended(service, job)["status"] == "completed"
+
+
+def test_a_circuit_at_a_vendor_has_the_qubits_that_it_uses() -> None:
+    text = read(batch(prx("QB1"), cz("QB1", "QB3"), measure("a", "QB3")))
+    described = Description("x", 5, ("circuit",), native_gates=("prx", "cz"))
+    assert checked("circuit", text, described).qubits == 2
 
 
 def test_a_mapping_of_qubits_and_what_is_sent_back(service: RunningService) -> None:
