@@ -535,7 +535,7 @@ def test_refusals_keep_the_words_of_the_service(
         _job_side(service, "unknown").solve(bqm, PARAMETERS)
     lease = service.acquire()
     service.ask("DELETE", f"/v1/leases/{lease}")
-    with pytest.raises(QpuError, match="refuses: X-SFQ-Lease: the lease has ended"):
+    with pytest.raises(QpuError, match="refuses: X-SFQ-Lease: the lease was released"):
         _job_side(service, lease).solve(bqm, PARAMETERS)
     with pytest.raises(
         InputError, match=r"refuses: parameters\.num_reads: Input should"
@@ -819,7 +819,7 @@ def test_a_lost_lease_is_told_from_a_refusal(
     job_id = qpu.submit(_task(bqm))
     until(lambda: qpu.poll(job_id).state == "Completed", "the job's end")
     service.ask("DELETE", f"/v1/leases/{lease}")
-    with pytest.raises(LeaseLost, match="the lease has ended"):
+    with pytest.raises(LeaseLost, match="the lease was released"):
         qpu.submit(_task(bqm, "another"))
     # what was submitted under it is still known
     assert qpu.find("t") == job_id
