@@ -112,6 +112,8 @@ class ClassLimits(Section):
 class ClassSettings(Section):
     """The classes that leases may have.
 
+    From the highest to the lowest, they are ``production``, ``test`` and ``development``.
+
     :param default: class of a lease whose request names neither a class nor a partition of
         ``partitions``
     :param highest: highest class of users who are not in ``users``
@@ -140,16 +142,18 @@ class ClassSettings(Section):
 
 
 class Shares(Section):
-    """Shares of the QPU, in tenths (Wennersteen et al. 2025, section 3.5).
+    """Shares of the QPU, in tenths.
 
-    Shares are relative to the shares of all active projects and users: of two projects with
-    5 and 3 tenths, the first gets 5/8 of the QPU.
+    They follow section 3.5 of "Towards a user-centric HPC-QC environment" (Wennersteen et al.
+    2025). Shares are relative to the shares of all active projects and users: of two projects
+    with 5 and 3 tenths, the first gets 5/8 of the QPU.
 
     :param projects: shares of projects
     :param users: shares of users, by name or uid; the share of a user with a project is a
         share within the project
     :param default: share of projects and users that the configuration does not name
-    :param slurm_unit: Slurm gres or licence whose count in a Slurm job is its share
+    :param slurm_unit: Slurm gres or licence that sets the share of a Slurm job's lease: one
+        tenth for each unit that the job has, up to ten
     """
 
     projects: ByName[Share] = Field(default_factory=dict)
@@ -216,7 +220,9 @@ class UserLimits(Section):
 
 
 class DriftSettings(Section):
-    """Sensitivity of the drift alarm, in standard deviations of a single value.
+    """Sensitivity of the drift alarm.
+
+    Both keys are in units of the standard deviation of a single observation.
 
     :param reference: half of the smallest shift that is to be detected quickly
     :param threshold: limit of the cumulative sums (CUSUM); a higher limit gives fewer false
@@ -259,8 +265,8 @@ class ServiceSettings(Section):
     :param user_projects: projects that each user, by name or uid, may name in a lease; the
         first is the default
     :param repeatable_users: names or uids of users whose jobs may run twice if it is unknown
-        whether they have run, unless a submission states otherwise; submissions through SAPI
-        and warden cannot state it
+        whether they have run, unless a submission states otherwise; submissions through the
+        APIs of D-Wave (SAPI), Pasqal (warden) and IQM cannot state otherwise
     :param retention_seconds: time for which results are kept after the end of a job;
         ``None``: without limit
     :param service_deaths: a job fails once the service has died this many times during the

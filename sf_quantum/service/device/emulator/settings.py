@@ -93,7 +93,7 @@ def _bounds(bounds: dict[str, list[float]]) -> dict[str, list[float]]:
 class DeviceSettings(Section):
     """The configuration of an emulated device.
 
-    :param type: ``emulated``
+    :param type: the device is emulated by the service
     :param name: name of the QPU
     :param technology: kind of QPU: ``annealer``, ``superconducting``, ``neutral-atom`` or
         ``photonic``
@@ -112,8 +112,8 @@ class DeviceSettings(Section):
     :param seed: seed of faults, errors and jobs without a seed; random by default
     :param compute: limits of the computation of a job
     :param cost_per_second: price of modelled QPU time, in the site's own unit
-    :param bounds: bounds of the parameters that admins may set at run time, as [least,
-        most] by name
+    :param bounds: bounds for the values that admins may give to parameters with
+        ``sfq admin run``, such as ``{noise: [0, 2]}``
     """
 
     type: Literal["emulated"] = "emulated"

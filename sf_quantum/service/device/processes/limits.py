@@ -19,18 +19,21 @@ class ComputeLimits(Section):
     A job that would exceed ``values``, ``updates``, ``evolution``, ``circuits`` or
     ``gate_shots`` is rejected; a job that exceeds ``memory_gib`` or ``cpu_seconds`` fails.
 
-    :param memory_gib: address space of the process, in GiB
-    :param cpu_seconds: CPU time of the process
-    :param values: shots times variables, atoms or classical bits of all circuits
-    :param updates: reads times sweeps times interactions of a problem, where a variable
-        counts as 50 interactions
-    :param evolution: work to simulate a sequence. Up to 14 atoms: the sum of its
-        nanoseconds and 3 per radian by which it may turn a state, times the sum of 64 and
-        its amplitudes (2 or 3 to the power of its atoms). Above 14 atoms, for each atom:
-        its nanoseconds times the sum of 18,000 and 0.4 times the cube of
+    :param memory_gib: maximum address space of the process, in GiB
+    :param cpu_seconds: maximum CPU time of the process
+    :param values: maximum product of the shots and the size of a job: the variables of its
+        problems, the atoms of a sequence, or the classical bits of all circuits
+    :param updates: maximum product of the reads, sweeps and interactions of a problem, where
+        a variable counts as 50 interactions
+    :param evolution: maximum work to simulate a sequence. Up to 14 atoms, the work is
+        ``(A + 64) * (T + 3 * R)``, where A is the number of amplitudes (2 or 3 to the power
+        of the number of atoms), T is the duration in nanoseconds, and R is the angle in
+        radians by which the sequence may turn a state. Above 14 atoms, the work is
+        ``N * T * (18000 + 0.4 * B**3)``, where N is the number of atoms and B is
         ``bond_dimension``
-    :param circuits: number of circuits in a job
-    :param gate_shots: shots times gates, measurements and resets of all circuits
+    :param circuits: maximum number of circuits in a job
+    :param gate_shots: maximum product of the shots and the number of gates, measurements
+        and resets of all circuits
     :param bond_dimension: largest bond dimension of the matrix-product states that simulate
         circuits of many qubits and sequences of more than 14 atoms; larger bonds are
         truncated

@@ -54,13 +54,14 @@ def _has_more(key: str, value: str) -> bool:
 class QpuSettings(Section):
     """The configuration of a real QPU.
 
-    :param type: ``qpu``
-    :param qpu: kind of QPU: the type of a deployment's QPU, or of an entry of
-        ``qrmi_config.json``
+    :param type: the device is a real QPU, driven through its vendor's interface
+    :param qpu: type of the QPU, such as ``dwave``: a value of the key ``type`` in the
+        ``config`` of an ``sfq.rest`` deployment, or in an entry of ``qrmi_config.json``
     :param name: name of the QPU; two services of one user on one machine need different
         names for the same QPU
-    :param config: keys of this kind of QPU, or ``qrmiConfig``, the path of a site's file;
-        credentials must be in files
+    :param config: the keys that this type of QPU needs, as in a deployment's ``config``; or
+        ``qrmiConfig``, the path of the file that describes the site's QPUs. Credentials must
+        be in files that these keys name
     :param cost_per_second: price of QPU time, in the site's own unit; by default the
         vendor's price, if it reports one
     :param idle_seconds: time without jobs after which the vendor's lease is released

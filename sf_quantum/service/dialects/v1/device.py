@@ -70,15 +70,19 @@ class DriftAnswer(Strict):
 class BoundsAnswer(Strict):
     """Bounds of a job; a larger job is refused, or fails while it is computed."""
 
-    values: int = Field(description="Shots times variables, atoms or classical bits.")
+    values: int = Field(
+        description="Shots times variables, atoms or classical bits of a job."
+    )
     updates: int = Field(
         description="Reads times sweeps times interactions of a problem, where a "
         "variable counts as 50 interactions."
     )
     evolution: int = Field(
-        description="Work to simulate a sequence: the sum of its nanoseconds and 3 "
-        "per radian by which it may turn a state, times the sum of 64 and "
-        "its amplitudes (2 or 3 to the power of its atoms)."
+        description="Work to simulate a sequence: `(A + 64) * (T + 3 * R)`, where A is the "
+        "number of amplitudes (2 or 3 to the power of the number of atoms), T is the duration "
+        "in nanoseconds, and R is the angle in radians by which the sequence may turn a "
+        "state. Above 14 atoms, the work is `N * T * (18000 + 0.4 * B**3)`, where N is the "
+        "number of atoms and B is `bond_dimension`."
     )
     characters: int = Field(description="Characters of all circuits of a job.")
     statements: int = Field(description="Statements of all circuits of a job.")
