@@ -1,4 +1,7 @@
-"""The attempts of a filter's jobs: their targets, failures and expected usage."""
+"""The attempts of the jobs whose targets a filter chooses.
+
+An attempt has targets, failures and an expected usage.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from sf_quantum.candidates.decision import (
 from sf_quantum.candidates.history import History, JobTimes
 from sf_quantum.qpu import JobSize, QpuStatus
 
-#: largest factor between a hint and the service's estimate that causes no remark
+#: a hint that differs from the service's estimate by more than this factor causes a remark
 HINT_FACTOR = 2.0
 
 
@@ -58,7 +61,8 @@ class Attempt:
     :param number: number of the attempt, from 1
     :param targets: targets chosen for the attempt; empty once its command has ended
     :param reserved: part of the budget that is reserved for the attempt, if it is on a QPU
-    :param unconfirmed: target, and the failure that is recorded if the job does not complete
+    :param unconfirmed: the chosen target, and the failure that is recorded for it if the job
+        does not complete
     :param failures: failures of all attempts of the job, by target
     :param quantum: whether the target is quantum; ``None`` before the decision, and after a
         failure
@@ -158,9 +162,9 @@ class Estimates:
     def times(self, attempt: Attempt, target: str) -> tuple[JobTimes | None, bool]:
         """Return the expected times of an attempt on a QPU, and whether they are reliable.
 
-        The first known of these is used: the times of earlier jobs, if the QPU reports its
-        usage; the service's estimate for a job of this size; the hint, which is not reliable;
-        the times of earlier jobs on a QPU that does not report its usage.
+        The first of these that is known is used: the times of earlier jobs, if the QPU reports
+        its usage; the service's estimate for a job of this size; the hint, which is not
+        reliable; the times of earlier jobs on a QPU that does not report its usage.
         """
         measured = self._history.times(attempt.step, target)
         if measured is not None and target not in self._history.unmetered:
@@ -225,7 +229,7 @@ class Attempts:
         self._cooldowns: dict[str, tuple[float, Exclusion]] = {}
         # an event that is set, and replaced, when a job ends
         self._job_ended = asyncio.Event()
-        # completed jobs of this run by step, on QPUs and on classical targets
+        # numbers of completed jobs of this run, by step and by whether they ran on a QPU
         self._completed: defaultdict[str, Counter[bool]] = defaultdict(Counter)
         self._state = state or SharedState()
         self.history = self._state.history
@@ -270,7 +274,8 @@ class Attempts:
             reserved = attempt.reserved
             if error is not None or (reserved and reserved.seconds is not None):
                 self._state.release(attempt)
-            # Otherwise complete() ends the reservation, when the job's times are known.
+            # A reservation of unknown size is kept until the job completes or its next attempt
+            # begins.
         self._notify_end()
 
     def _end_attempt(self, attempt: Attempt) -> None:
@@ -298,7 +303,10 @@ class Attempts:
         self._notify_end()
 
     def reuse(self, step: str, quantum: bool) -> None:
-        """Record that a job reuses the result of an earlier run, from a QPU if ``quantum``."""
+        """Record that a job reuses the result of an earlier run.
+
+        :param quantum: whether a QPU produced the result
+        """
         self._completed[step][quantum] += 1
 
     def kinds(self, step: str) -> tuple[int, int]:
@@ -386,7 +394,8 @@ class Attempts:
         """Return the current state of a classical target.
 
         :param predicted: predicted seconds for which the Slurm job would be pending; without
-            a prediction, the total time of earlier jobs is used, which includes their wait
+            a prediction, the target's ``seconds`` include the time for which earlier jobs
+            were pending
         """
         times = self.history.times(attempt.step, name)
         seconds = times.total_seconds if times else None
@@ -454,9 +463,9 @@ def expected_wait(
     :param running: number of jobs that this run has sent to the QPU
     :param times: expected times of a job on the QPU
     :param measured: whether ``times`` are reliable, see :meth:`Estimates.times`
-    :returns: the seconds, ``None`` if they cannot be estimated; and whether they are certain,
-        which they are if they follow only from the service's ETA and this run's jobs, not
-        from the leases or jobs of others
+    :returns: the seconds, or ``None`` if they cannot be estimated; and whether they are
+        certain, that is, follow only from the service's ETA and this run's jobs and do not
+        depend on the leases or jobs of others
     """
     queue, is_known = status.eta_seconds, True
     if queue is None and (status.queue_length == 0 or times is not None):

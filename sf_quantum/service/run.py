@@ -82,8 +82,8 @@ def serve(
         store = stack.enter_context(store_in(config.state, until_eof))
         stack.callback(_close, device)
         if config.listen.socket is not None:
-            # after the state folder is locked: otherwise, the previous service, while it
-            # ends, could remove this socket
+            # after the state folder is locked: otherwise, the previous service process, while
+            # it ends, could remove this socket
             listener, url = stack.enter_context(
                 _unix_listener(config.listen.socket.absolute(), config.auth)
             )

@@ -229,10 +229,10 @@ def test_limits_that_no_problem_meets() -> None:
     candidate("variables: problem, minVariables: 9, maxVariables: 5", "qpu", "nodes")
     config = "sf.yml:12: bindingFilters.choose.config"
     assert found() == [
-        f"{config}.variables: input 'problem' of step /solve is File; variables must name "
-        "an int input of the tool",
+        f"{config}.variables: input 'problem' of step /solve has the type File; variables "
+        "must name an int input of the tool",
         f"{config}.minVariables: minVariables is 9, but maxVariables is 5; no problem of "
-        "/solve fits: write a smaller minVariables",
+        "/solve fits: set a smaller minVariables",
     ]
     assert remarks() == []
 

@@ -47,7 +47,7 @@ from sf_quantum.qpu import qrmi_config
 
 
 def check_filters(document: Document) -> Iterator[FileProblem]:
-    """Check that filters have a journal; remark on filters that no binding names."""
+    """Check that filters have a journal; warn about filters that no binding names."""
     scheduling = mapping(document.content.get("scheduling"))
     scheduler = mapping(scheduling.get("scheduler"))
     misspelt = (
@@ -71,7 +71,7 @@ def check_filters(document: Document) -> Iterator[FileProblem]:
             what = f"{CANDIDATE} learns from the run's journal, which is missing"
             yield document.problem(where, what, ADVICE)
         if name not in named:
-            right = f"add filters: [{name}] to the binding of the step, or remove it"
+            right = f"add filters: [{name}] to the binding of the step, or remove the filter"
             yield document.remark(where, "no binding names this filter", right)
 
 
@@ -81,7 +81,10 @@ def check_candidates(
     process: Process,
     sizes: ProblemSizes,
 ) -> Iterator[FileProblem]:
-    """Check bindings that name an ``sfq.candidate``; remark on bindings that may need it."""
+    """Check bindings that name a filter of type ``sfq.candidate``.
+
+    Warn about bindings that may need such a filter.
+    """
     for binding in bindings:
         yield from _check_missing_filter(binding)
     filters = mapping(document.content.get("bindingFilters"))
@@ -117,7 +120,7 @@ _INT = {"int", "long", types.ANY, types.UNKNOWN}
 
 @dataclass(frozen=True)
 class _FilterCheck:
-    """A filter, and the bindings of one workflow that name the filter (at least one).
+    """A filter, and the bindings (at least one) of a workflow that name it.
 
     :param paths: paths of the steps in all bindings of the workflow
     """
@@ -150,7 +153,7 @@ class _FilterCheck:
 
     def _check_costs(self) -> Iterator[FileProblem]:
         for target in self._unknown_cost_names():
-            what = f"{target} is not a target of the candidates"
+            what = f"{target} is not a target of any binding that names this filter"
             right = suggestion(target, self._targets())
             yield self._problem(("costs", target), what, right)
 
@@ -165,12 +168,10 @@ class _FilterCheck:
         """Check ``latestStart`` of the filter and of its steps."""
         for where, text in self._rules.wrong_times.items():
             if isinstance(text, str):  # the schema rejects other types
-                yield self._problem(
-                    where, f"{text!r} is not allowed", f"write {A_TIME}"
-                )
+                yield self._problem(where, f"{text!r} is not allowed", f"use {A_TIME}")
 
     def _check_forecasts(self) -> Iterator[FileProblem]:
-        """Remark on ``forecast: plan`` if no step uses the predictions."""
+        """Warn about ``forecast: plan`` if no step uses the predictions."""
         rules, entries = self._rules, mapping(self.config.get("steps"))
         step_rules = [
             rules.of(step)
@@ -200,7 +201,7 @@ class _FilterCheck:
     def _check_inputs(self) -> Iterator[FileProblem]:
         """Check that ``variables`` and ``reads`` name int inputs of each bound step's tool.
 
-        A job has only the inputs of its tool, without further inputs of the workflow's step.
+        A job gets only the inputs of its tool, not the other inputs of the workflow's step.
         """
         rules, document = self._rules, self.document
         inputs: dict[str, dict[str, set[str]]] = defaultdict(dict)
@@ -226,9 +227,8 @@ class _FilterCheck:
                     continue
                 what = f"the tool of step {step} has no input {name!r}"
                 if kinds:
-                    what = (
-                        f"input {name!r} of step {step} is {' or '.join(sorted(kinds))}"
-                    )
+                    type_ = " or ".join(sorted(kinds))
+                    what = f"input {name!r} of step {step} has the type {type_}"
                 ints = [name for name, kinds in inputs[step].items() if kinds & _INT]
                 right = f"{key} must name an int input of the tool"
                 if ints:
@@ -256,7 +256,7 @@ class _FilterCheck:
             least, most = step_rules.min_variables, step_rules.max_variables
             if least is not None and most is not None and least > most:
                 what = f"minVariables is {least}, but maxVariables is {most}"
-                right = f"no problem of {step} fits: write a smaller minVariables"
+                right = f"no problem of {step} fits: set a smaller minVariables"
                 yield self._problem(("minVariables",), what, right)
         for where, key in limits.items():
             what = f"{key} needs the number of variables of the step's problem"
@@ -264,16 +264,16 @@ class _FilterCheck:
             yield self._problem(where, what, right)
 
     def _check_binding(self, binding: Binding) -> Iterator[FileProblem]:
-        """Check a binding's targets, and whether retries, hints, limits and costs fit."""
+        """Check a binding's targets, and that retries, hints, limits and costs suit them."""
         document, path = self.document, binding.path
         rules = self._rules.of(path)
         targets, quantum = binding.targets, binding.quantum_targets
         where: KeyPath = (*binding.where, "target")
         if targets and not quantum:
-            what = "a candidate without a quantum target has nothing to decide"
+            what = "without a quantum target, the filter has nothing to decide"
             yield document.problem(where, what, "add a quantum target")
         elif len(targets) == 1:
-            what = "a candidate with one target has nothing to decide"
+            what = "with only one target, the filter has nothing to decide"
             yield document.problem(where, what, "add a classical target")
         manager = mapping(mapping(document.content.get("failureManager")).get("config"))
         allowed = manager.get("max_retries")
@@ -282,17 +282,18 @@ class _FilterCheck:
         if rules.fallback and isinstance(allowed, int) and allowed < needed:
             where = ("failureManager", "config", "max_retries")
             what = f"{path} needs {needed} attempts to try all its targets"
-            yield document.problem(where, what, f"write {needed} or more")
+            yield document.problem(where, what, f"use {needed} or more")
         yield from self._check_hints(binding, rules)
         if quantum and len(quantum) < len(targets):
             yield from self._check_unreachable_qpus(binding, rules, quantum)
-        # If costs has a wrong name, it may be meant for the target, and is already reported.
+        # An unknown name in costs may be meant for this target, and has already been reported.
         priced = rules.limits_cost and not self._unknown_cost_names()
         for where, target in targets.items() if priced else ():
             name, emulated = target_name(target), target.deployment.type == EMULATOR
             # Real QPUs may report their cost, so only emulated QPUs need a configured cost.
             if emulated and name not in mapping(self.config.get("costs")):
-                what = f"{name} is emulated and free, so budget.cost does not limit it"
+                what = f"{name} is emulated and costs nothing, so budget.cost does not "
+                what += "limit it"
                 right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
                 yield document.problem(where, what, right)
 
@@ -311,7 +312,7 @@ class _FilterCheck:
                 if refused.keys() >= {*binding.quantum_targets}:
                     yield document.problem(where, f"{what}: {why}", right)
                 else:
-                    right = f"the other targets run it, or {right}"
+                    right = f"leave {path} to the other targets, or {right}"
                     yield document.remark(where, f"{what}: {why}", right)
 
     def _kinds(self, target: Target) -> Iterator[type[qpu.Qpu]]:
@@ -333,7 +334,7 @@ class _FilterCheck:
     def _check_unreachable_qpus(
         self, binding: Binding, rules: StepRules, quantum: list[str]
     ) -> Iterator[FileProblem]:
-        """Remark on limits that keep every job of a step from its QPUs."""
+        """Warn about limits that keep every job of a step from its QPUs."""
         path, costs = binding.path, mapping(self.config.get("costs"))
         prices = [
             price for q in quantum if isinstance(price := costs.get(q), int | float)
@@ -351,18 +352,21 @@ class _FilterCheck:
                     continue
                 where = (*self._key_path(path, "budget", of_steps=scope == "step"), key)
                 what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
-                right = "write a larger budget, or bind the step to classical targets"
+                right = "set a larger budget, or bind the step to classical targets"
                 if limit > 0:
                     what = (
-                        f"no job of {path} goes to a QPU before a shorter one is known: "
-                        f"expectedSeconds says that it takes {rounded(job)}, and the "
-                        f"{scope}'s budget is {rounded(limit)}"
+                        f"no job of {path} goes to a QPU unless it is known to need less than "
+                        f"expectedSeconds implies: that is {rounded(job)}, but the {scope}'s "
+                        f"budget is {rounded(limit)}"
                     )
-                    right = "write a larger budget, or the seconds that a job takes"
+                    right = (
+                        "set a larger budget, or set expectedSeconds to the QPU seconds that "
+                        "a job takes"
+                    )
                 yield document.remark(where, what, right)
         if rules.latest_start is not None and rules.latest_start < time.time():
             what = f"no job of {path} goes to a QPU: latestStart has passed"
-            right = "write a later time, or bind the step to classical targets"
+            right = "use a later time, or bind the step to classical targets"
             yield document.remark(self._key_path(path, "latestStart"), what, right)
         size = self.sizes.named(binding)
         for key, limit, is_excluded in (
@@ -372,7 +376,7 @@ class _FilterCheck:
             if size and is_excluded:
                 what = f"no job of {path} goes to a QPU: {key} is {limit}, and its problem "
                 what += f"has {size} variables"
-                right = f"write another {key}, or bind the step to classical targets"
+                right = f"set another {key}, or bind the step to classical targets"
                 yield document.remark(self._key_path(path, key), what, right)
 
     def _key_path(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:

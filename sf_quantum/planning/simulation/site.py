@@ -1,4 +1,4 @@
-"""The site in which strategies run: a cluster, QPUs, and the overheads of software."""
+"""The site on which strategies are simulated: a cluster, QPUs and software overheads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Overheads(Section):
     The defaults of ``step_seconds`` and ``job_seconds`` add up to the extra time of a step
     in a workflow, compared with a monolithic program, in table II of Rocco et al. (QCE
     2025): (569.00 - 539.44) / 12. ``step_seconds`` and ``resume_seconds`` were measured with
-    ``sfq.slurm`` in a Slurm on one machine.
+    ``sfq.slurm`` on a single-machine Slurm installation.
 
     :param step_seconds: time that StreamFlow takes from the end of a step to the start
         of the next
@@ -60,8 +60,9 @@ class Overheads(Section):
 
 
 class Queue(NamedTuple):
-    """The wait of requests because of jobs that are not simulated.
+    """How long requests wait because of jobs that are not simulated.
 
+    :param seconds: mean of the wait
     :param spread: standard deviation relative to the mean
     """
 
@@ -69,7 +70,7 @@ class Queue(NamedTuple):
     spread: float
 
 
-#: name of an application, and partition, nodes and least nodes of its tasks
+#: name of an application; partition, nodes and minimum number of nodes of its tasks
 Tasks: TypeAlias = tuple[str, str, int, int]
 
 
@@ -83,10 +84,11 @@ class Site:
     """The cluster and the QPUs of one simulation.
 
     :param queues: wait for nodes because of jobs that are not simulated, by partition
-    :param draws: random numbers for the overheads and the queues
-    :param rooms: one slot for each job that may run at the same time, by partition; only for
-        partitions with such a limit
-    :param forecasts: observations from ended runs, the latest of each application
+    :param draws: random number generator for the overheads and the queues
+    :param rooms: slots for running jobs, by partition; only for partitions that limit the
+        number of running jobs
+    :param forecasts: the forecast that the latest ended run left, by application and kind of
+        task; later runs learn from it
     """
 
     env: simpy.Environment
@@ -143,7 +145,7 @@ class Site:
         return draw(self.draws, overheads.resume_seconds, overheads.resume_spread)
 
     def in_turn(self, partition: str | None, work: Process) -> Process:
-        """Do the work of a job once the partition's limit on jobs allows the job."""
+        """Do the work of a job once the partition's limit on running jobs lets it start."""
         slots = None if partition is None else self.rooms.get(partition)
         if slots is None:
             yield from work
@@ -181,7 +183,7 @@ class Site:
         outcome: Outcome,
         began: Callable[[], None] = lambda: None,
     ) -> Process:
-        """Run a quantum step under a separate lease.
+        """Run a quantum step under a lease of its own.
 
         The client runs on the driver's host, or on nodes that are requested first.
 

@@ -1,4 +1,4 @@
-"""The QPU service ``sfq serve`` as a QPU."""
+"""The client of a QPU that is behind the service ``sfq serve``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ KEYS = (
     *service_variables.CONFIG_KEYS.values(),
     *(key for key in LEASE_OPTIONS if key != "latestStart"),
 )
-# a lease acquired within a Slurm job ends with the job, and gets its partition's class
+# environment variables of a Slurm job, and the lease options set from them: the lease ends
+# with the job, and gets the class of the job's partition
 SLURM_OPTIONS = {
     "SLURM_JOB_ID": "slurm_job_id",
     "SLURM_CLUSTER_NAME": "slurm_cluster",
@@ -66,9 +67,10 @@ SLURM_OPTIONS = {
 class SfqQpu(Qpu):
     """A QPU, real or emulated, behind ``sfq serve``.
 
-    :param lease_options: options of the leases to acquire, on the driver's side
-    :param lease: acquisition token, on the job's side
-    :param job_key: key that stays the same when the job is rerun, on the job's side
+    :param lease_options: options of the leases that this client acquires; only on the driver's
+        side
+    :param lease: token of the acquired lease; only on the job's side
+    :param job_key: key that stays the same when the job is rerun; only on the job's side
     :param purpose: purpose of the QPU jobs, if it differs from the lease's
     """
 
@@ -201,11 +203,12 @@ class SfqQpu(Qpu):
     ) -> dict[str, JSON]:
         """See :meth:`Qpu.solve`; an interrupt cancels the job on the QPU.
 
-        The idempotency key is derived from the job's key (else from the lease), the problem
-        and the parameters, so a second attempt finds the QPU job of the first, even if the
-        driver was killed in between. If one process solves the same problem again without a
-        seed, this is another job with its own samples. If another process has already
-        submitted the job, its result is used, and the samples' ``info`` contains ``found``.
+        The idempotency key is derived from the job's key, or from the lease if there is no
+        such key, and from the problem and the parameters. So a second attempt finds the QPU
+        job of the first, even if the driver was killed in between. If one process solves the
+        same problem again without a seed, this is another job with its own samples. If another
+        process has already submitted the job, its result is used, and the samples' ``info``
+        contains ``found``.
         """
         samples = self._problems.solve(dict(bqm), parameters)
         if samples.get("type") != "SampleSet":

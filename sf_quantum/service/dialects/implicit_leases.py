@@ -64,7 +64,7 @@ class ImplicitLeases:
         self._background = BackgroundTasks()
 
     def start(self) -> None:
-        """Follow the leases that the previous service left open."""
+        """Follow the leases that the previous service process left open."""
         for lease in self._queue.leases.on_disk:
             if lease.key == self._key:
                 self._hold(
@@ -110,7 +110,7 @@ class ImplicitLeases:
     async def _follow(self, lease_id: str, jobs: list[Job]) -> None:
         for job in jobs:
             while not await self._has_ended(job):
-                if self._queue.failure:  # the next service follows the lease
+                if self._queue.failure:  # the next service process follows the lease
                     return
         self._users[lease_id] -= 1
         if self._users[lease_id]:

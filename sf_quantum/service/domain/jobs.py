@@ -162,9 +162,10 @@ class Recovery(Enum):
 
     #: the job ends with the service, at no cost, so it runs again
     AGAIN = "again"
-    #: the job continues; the next service finds it by its id, or by its tag if the id is lost
+    #: the job continues; the next service process finds it by its id, or by its tag if the id
+    #: is lost
     BY_TAG = "by tag"
-    #: the job continues; the next service finds it by its id, unless the id is lost
+    #: the job continues; the next service process finds it by its id, unless the id is lost
     BY_ID = "by id"
     #: the job may have run, and its outcome cannot be determined
     LOST = "lost"

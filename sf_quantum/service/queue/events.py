@@ -37,7 +37,7 @@ def log_interrupted(job: Job, interruption: Interruption | None) -> None:
 
 
 def log_recovered(job: Job) -> None:
-    """Log that the end of the previous service has ended or interrupted a job."""
+    """Log that the end of the previous service process has ended or interrupted a job."""
     if job.final:
         log_done(job)
     else:

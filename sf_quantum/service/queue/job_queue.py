@@ -85,7 +85,9 @@ class JobQueue:
         self.policy.set_shares(settings.shares)
 
     def start(self) -> None:
-        """Recover the state of the previous service and start; does nothing if called again.
+        """Recover the state of the previous service process, and start.
+
+        Does nothing if called again.
 
         :raises sqlite3.Error: if the state cannot be read or written
         """
@@ -163,7 +165,7 @@ class JobQueue:
         self.supervisor.stop()
         if self._work is not None:
             await asyncio.wait([self._work], timeout=STOP_SECONDS)
-            # a job that the device has not ended is recovered by the next service
+            # a job that the device has not ended is recovered by the next service process
             self._work.cancel()
 
     async def submit(

@@ -69,7 +69,7 @@ class Observations:
             self.waits[job.job_class].observe(job.queued_seconds)
 
     def recovered(self, job: Job) -> None:
-        """Count a job that the end of the previous service has ended or interrupted."""
+        """Count a job that the end of the previous service process ended or interrupted."""
         if job.final:
             self.jobs[job.job_class, job.state] += 1
         else:

@@ -31,7 +31,7 @@ async def write_until(is_over: Callable[[], bool], write: Callable[[], Future[T]
     """Write a lease to disk, and repeat a write that fails, until the service stops.
 
     :param is_over: returns whether the service stops; the lease is then left to the next
-        service
+        service process
     :raises sqlite3.Error: if the service stops before the lease is written
     """
     pauses = backoff.DATABASE.pauses()

@@ -1,4 +1,4 @@
-"""The projects' and users' shares of the QPU, and their usage."""
+"""The QPU shares of projects and users, and the QPU time that they have used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Sharer: TypeAlias = tuple[Account, str | None]
 
 # number of half-lives after which the sums are rescaled, to avoid overflow at 2 ** 1023
 MAX_HALF_LIVES = 500.0
-# relative growth of a second's weight after which pending jobs are ordered again
+# pending jobs are sorted again once the weight of a newly used QPU second has grown by this
+# fraction
 STALE = 1e-3
 
 
@@ -27,14 +28,17 @@ def account_of(item: PendingJob | Lease | Used) -> Account:
     return account(item.user, item.project)
 
 
-# account, user, id of the Slurm job (or of the lease, without a Slurm job), and cluster
+# account, user, id of the Slurm job (of the lease if there is no Slurm job), and cluster
 _SlurmJob: TypeAlias = tuple[Account, str, str, str | None]
 
 
 class ActiveShares:
-    """The shares in effect: those of held leases, or those of the configuration.
+    """The shares in effect.
 
-    The leases of a Slurm job have one share together: the share of the first lease.
+    An account or user with held leases that have shares gets the total of these shares, but
+    at least the share that the configuration names for it, if any. Otherwise, the share of
+    the configuration is in effect. The leases of a Slurm job count as a single share: that
+    of the first lease.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -130,6 +134,6 @@ class DecayingUsage:
 
     def _weight(self, when: float) -> float:
         half_lives = (when - self._epoch) / self._half_life_seconds
-        # beyond this bound, a weight makes a charge negligible or decisive anyway
+        # beyond this limit, a charge is negligible, or outweighs all others, in any case
         limit = 2 * MAX_HALF_LIVES
         return math.exp2(max(-limit, min(half_lives, limit)))

@@ -6,7 +6,7 @@
 - ``rows``: rows of the tables as leases and jobs
 - ``leases``, ``jobs``, ``progress``, ``slices``: the queue's reads and writes
 - ``given_up``: jobs that were given up and may still run at a vendor
-- ``recovery``: jobs that the end of the previous service interrupted
+- ``recovery``: jobs that the end of the previous service process interrupted
 - ``retention``: deletes old jobs
 - ``audit``: the actions of admins
 - ``reports``: sums of the QPU's use

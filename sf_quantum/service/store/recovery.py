@@ -1,4 +1,4 @@
-"""Cancels, fails or queues again the jobs that the end of the previous service interrupted."""
+"""Cancels, fails or requeues jobs that the end of the previous service process interrupted."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ def recover(
     device: str = "",
     recovery: Recovery = Recovery.AGAIN,
 ) -> Future[list[Job]]:
-    """Cancel, fail or queue again the jobs that the end of the previous service interrupted.
+    """Cancel, fail or requeue jobs that the end of the previous service process interrupted.
 
-    Jobs that the device still has stay unchanged. To other jobs, these rules apply in order:
+    Jobs that are still on the device are not changed. For each other job, the first of these
+    rules that applies decides:
 
-    - jobs of closed leases, and jobs that were being cancelled, are cancelled;
-    - jobs that may have run on a device and must not run twice fail;
-    - running jobs fail if the service has died ``deaths`` times during them;
-    - other jobs are queued again.
+    - a job is cancelled if its lease is closed, or if it was being cancelled;
+    - a job fails if it may have run on a device and must not run twice;
+    - a running job fails if the service has died ``deaths`` times while it ran;
+    - any other job is requeued.
 
     :param deaths: number of deaths of the service after which a job fails
     :param device: identity of the current device

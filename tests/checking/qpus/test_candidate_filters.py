@@ -43,8 +43,8 @@ def test_a_candidate_that_is_right() -> None:
         (
             # said once, though the cost of q is missing, too
             "{costs: {qq: 3}, budget: {cost: 9}}",
-            "bindingFilters.mix.config.costs.qq: qq is not a target of the candidates; "
-            "did you mean q?",
+            "bindingFilters.mix.config.costs.qq: qq is not a target of any binding that "
+            "names this filter; did you mean q?",
         ),
         (
             "{priority: 1001}",
@@ -53,12 +53,12 @@ def test_a_candidate_that_is_right() -> None:
         (
             "{latestStart: '2026-12-01T08:00'}",
             "bindingFilters.mix.config.latestStart: '2026-12-01T08:00' is not allowed; "
-            "write a time with its zone, such as 2026-12-01T08:00:00+01:00",
+            "use a time with its zone, such as 2026-12-01T08:00:00+01:00",
         ),
         (
             "{steps: {/loop: {latestStart: '2026-02-30T08:00Z'}}}",
             "bindingFilters.mix.config.steps./loop.latestStart: '2026-02-30T08:00Z' is "
-            "not allowed; write a time with its zone, such as 2026-12-01T08:00:00+01:00",
+            "not allowed; use a time with its zone, such as 2026-12-01T08:00:00+01:00",
         ),
         (
             "{steps: {/prepare: {maxWait: 3}}}",
@@ -73,7 +73,8 @@ def test_a_candidate_that_is_right() -> None:
         (
             "{steps: {/loop: {reads: points}}}",
             "bindingFilters.mix.config.steps./loop.reads: input 'points' of step "
-            "/loop/solve is File; reads must name an int input of the tool, one of: n",
+            "/loop/solve has the type File; reads must name an int input of the tool, one "
+            "of: n",
         ),
         (
             "{maxVariables: 3}",
@@ -142,7 +143,7 @@ def test_a_limit_on_variables_that_another_level_names_is_right() -> None:
 def test_a_limit_on_costs_of_a_qpu_that_has_no_price(config: str, said: bool) -> None:
     candidate("{deployment: q}", config)
     line = (
-        "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and free, so "
+        "sf.yml:13: workflows.main.bindings[1].target[0]: q is emulated and costs nothing, so "
         "budget.cost does not limit it; set the cost of a QPU second: costs: {q: ...}"
     )
     assert (line in found()) == said
@@ -156,18 +157,20 @@ def test_a_candidate_with_fewer_attempts_than_places(config: str) -> None:
     edited(FILE, "max_retries: 2", "max_retries: 1")
     said = (
         "sf.yml:36: failureManager.config.max_retries: /loop/solve needs 2 attempts to "
-        "try all its targets; write 2 or more"
+        "try all its targets; use 2 or more"
     )
     assert found() == ([said] if config == "{}" else [])
 
 
 def test_a_candidate_that_has_nothing_to_decide() -> None:
     candidate("{deployment: cluster}", "{}")
-    said = "a candidate without a quantum target has nothing to decide; add a quantum target"
+    said = "without a quantum target, the filter has nothing to decide; add a quantum target"
     assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
     edited(FILE, "          - {deployment: cluster}\n", "")
     edited(FILE, "          - {deployment: laptop}\n", "          - {deployment: q}\n")
-    said = "a candidate with one target has nothing to decide; add a classical target"
+    said = (
+        "with only one target, the filter has nothing to decide; add a classical target"
+    )
     assert found() == [f"sf.yml:12: workflows.main.bindings[1].target: {said}"]
     twice = "          - {deployment: q}\n"
     edited(FILE, twice, 2 * twice)
@@ -194,7 +197,10 @@ def test_a_candidate_filter_that_no_binding_names_is_a_remark() -> None:
     step, unnamed = map(str, findings.remarks)
     assert "has quantum and classical targets, but no filter" in step
     line = "bindingFilters.mix: no binding names this filter; add filters: [mix] to "
-    assert unnamed == f"sf.yml:34: remark: {line}the binding of the step, or remove it"
+    assert (
+        unnamed
+        == f"sf.yml:34: remark: {line}the binding of the step, or remove the filter"
+    )
 
 
 @pytest.mark.parametrize(

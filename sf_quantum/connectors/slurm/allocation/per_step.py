@@ -31,8 +31,8 @@ START_PAUSE_SECONDS = 1.0
 async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     """Run a job as a separate Slurm job, which is cancelled if the caller is cancelled.
 
-    :raises SlurmRefusal: if Slurm refuses the job, or if Slurm never starts the job and the
-        job has another target
+    :raises SlurmRefusal: if Slurm refuses the job, or reports that it will never start the
+        job, and the job can run on another target
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
@@ -56,15 +56,15 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
         # Slurm may forget the job when it has ended. The files of an array are known only
         # when its tasks have begun.
         streams = None if array else await _files(queue, batch_job, job)
-        # neither wait() nor shield() cancels a future, which would count as the job's end
+        # wait() and shield() leave the future uncancelled; a cancelled future would count as
+        # the job's end
         if hints.of(job.name).has_alternative:
             either: list[asyncio.Future[JobOutcome] | asyncio.Future[str]]
             either = [batch_job.ended, batch_job.pending.refusal]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not batch_job.ended.done():
-                raise SlurmRefusal(
-                    f"Slurm never starts {batch_job.name}: {batch_job.pending.refusal.result()}"
-                )
+                reason = batch_job.pending.refusal.result()
+                raise SlurmRefusal(f"Slurm will never start {batch_job.name}: {reason}")
         outcome = await asyncio.shield(batch_job.ended)
     except BaseException:
         await queue.cancel(batch_job)
@@ -76,22 +76,25 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
     outcome = with_limit(job, outcome)
     usage.record(job.name, requested, outcome)
     output, errors = streams or await _files(queue, batch_job, job)
-    # the mark only has the size of the default output file
+    # the mark states the size of the default output file only, so it is not used for other
+    # files
     mark = batch_job.mark if output == own_output else None
     return await read_result(login, job, outcome, output, mark, errors)
 
 
 def _refuse_shared_files(job: StepJob) -> None:
-    """Refuse a file of the tool's output that each task of an array would empty and write.
+    """Refuse an array whose tool redirects output to a file.
 
-    :raises WorkflowExecutionException: if the tool has such a file
+    Each task would truncate and overwrite the file.
+
+    :raises WorkflowExecutionException: if the tool redirects output to a file
     """
     for file in (job.stdout, job.stderr):
         if file is not None and file != os.devnull:
             raise WorkflowExecutionException(
                 f"Job {job.name}: the tasks of an array would overwrite each other's output in "
-                f"{file}: remove array from the service {job.service.name}, and let the "
-                "workflow scatter the step"
+                f"{file}: remove the option array from the service "
+                f"{job.service.name}, and let the workflow scatter the step"
             )
 
 
@@ -105,9 +108,10 @@ def _pattern(spool: str, batch_job: BatchJob) -> str:
 async def _files(
     queue: SlurmQueue, batch_job: BatchJob, job: StepJob
 ) -> tuple[str, str]:
-    """Return the files of a job's output, and those of its errors if they are others.
+    """Return the files of a job's standard output, and those of its errors if they differ.
 
-    A text has one file per line. An array has files for each task, in the order of the tasks.
+    Each of the two strings has one file per line; for an array, the files of its tasks in
+    order.
 
     :raises WorkflowExecutionException: if the files are unknown
     """

@@ -118,7 +118,7 @@ class SlurmAllocation:
         """Return the error for a job whose nodes Slurm never grants."""
         reason = self.refusal.result()
         return SlurmRefusal(
-            f"Slurm never starts {self.own.name}: {reason}", [self._service]
+            f"Slurm will never start {self.own.name}: {reason}", [self._service]
         )
 
     @property

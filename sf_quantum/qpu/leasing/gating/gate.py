@@ -4,17 +4,17 @@
 
     held, and its request names a QPU         requests a lease
     held, has a lease                         is released
-    held, its request was changed             its lease ends, requests another
+    held, its request was changed             its lease ends, and it requests another
     released, has no nodes yet                its lease is renewed
-    released, has no nodes in time            is held, its lease goes to the next job
-    released, its start time is put off       the same, immediately
+    released, gets no nodes in time           is held again; its lease goes to the next job
+    released, may not start yet after all     as in the line above, but immediately
     held by an administrator                  its lease ends
     ended or cancelled                        its lease ends
-    has the id of a job that Slurm forgot     the lease of the forgotten job ends
+    has reused the id of a job Slurm lost     the lease of the lost job ends
 
 The gate keeps nothing on disk, since the services list the leases, and the batch system lists
-the jobs. The gate may be killed at any time. Only jobs that their user holds request leases; a
-job that an administrator holds waits until the administrator releases it.
+the jobs. The gate may be killed at any time. Only a job that is held by its own user requests
+a lease; a job that is held by an administrator waits until the administrator releases it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
 
 POLL_SECONDS = 2.0
-# A job is gone if so many consecutive lists of the batch system lack it.
+# A job counts as gone if it is missing from this many consecutive lists of the batch system.
 GONE_POLLS = 2
-# Longest wait for the service before the next job asks, which would be ahead otherwise.
+# Longest wait for the service's answer to a request before the next job's request is sent, so
+# that requests enter the service's queue in order.
 ANSWER_SECONDS = 5.0
 # Pause before a rejected request is repeated.
 REFUSED_SECONDS = 60.0
@@ -128,11 +129,12 @@ class Gate:
         self._submitted: Mapping[str, str] = {}
 
     def run(self) -> NoReturn:
-        """Look whenever a lease is granted, and every few seconds."""
+        """Poll whenever a request ends, and every few seconds."""
         while True:
             try:
                 self.poll()
-            except QuantumError as error:  # the batch system or a service is away
+            # the batch system or a service is unreachable
+            except QuantumError as error:
                 logger.warning("%s", error)
             began = time.monotonic()
             futures = [future for _, future in self._requests.values()]
@@ -145,7 +147,8 @@ class Gate:
         :raises QpuError: if the batch system or a service does not answer
         """
         self._reap()
-        # Leases are listed before jobs, since a lease's job was in the queue before the lease.
+        # Leases are listed before jobs: every lease was requested for a job already in the
+        # queue, so a job that is missing from the later list has ended.
         listed = {
             name: [
                 (job, lease)
@@ -190,9 +193,10 @@ class Gate:
             self._send_requests(places, jobs, requested, leases)
 
     def _forget_others(self, jobs: Mapping[str, GatedJob]) -> None:
-        """Forget the data about earlier jobs whose ids other jobs have now."""
+        """Forget the data about earlier jobs whose ids have been reused."""
         before = self._submitted
-        # A requeued job keeps the time of its first submission here.
+        # Slurm replaces the time when it requeues a job, so ``submitted`` is then empty: keep
+        # the first time.
         self._submitted = {
             id_: job.submitted or before.get(id_, "") for id_, job in jobs.items()
         }
@@ -202,7 +206,7 @@ class Gate:
                     remembered.pop(id_, None)
 
     def _reap(self) -> None:
-        """Forget requests that have ended; the service lists the leases granted."""
+        """Forget ended requests; leases that they were granted are in the service's list."""
         for job, (_, future) in [*self._requests.items()]:
             if not future.done():
                 continue
@@ -240,7 +244,7 @@ class Gate:
             requested[0] != qpu.name or requested != self._latest.get(id_, requested)
         ):
             qpu.release(token)
-            text = "job %s: its request was changed, its lease of %s is released"
+            text = "job %s: its request was changed, so its lease of %s is released"
             logger.info(text, id_, qpu.name)
         elif job.is_held:
             # A service that was killed may have lost a lease that it had not saved yet. Then
@@ -255,7 +259,8 @@ class Gate:
             # A hold by the gate would replace the administrator's hold.
             qpu.release(token)
             self._explain(id_, f"{qpu.name}: an administrator holds the job")
-            logger.info("job %s: held by an administrator, its lease is released", id_)
+            text = "job %s: held by an administrator, so its lease is released"
+            logger.info(text, id_)
         elif not job.may_start or self._is_due(id_):
             self._scheduler.hold(id_)
             qpu.release_keeping_position(token)
@@ -264,7 +269,7 @@ class Gate:
             logger.info("job %s: %s", id_, text)
         else:
             # Without renewals, the service's idle limit may end the lease before
-            # ``hold_seconds``, and the job would run without it.
+            # ``hold_seconds`` have passed, and the job would run without a lease.
             qpu.renew(token)
 
     def _is_due(self, job: str) -> bool:
@@ -282,7 +287,7 @@ class Gate:
         requested: Mapping[str, JobRequest],
         leases: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Send requests of held jobs in order of submission, while there are places."""
+        """Send requests of held jobs in order of submission, as far as the limits allow."""
         users, waiting = Counter[str](), list[str]()
         for id_, job in jobs.items():
             # A job has one lease or request at a time, even if its request was changed.
@@ -297,7 +302,7 @@ class Gate:
                 and self._may_request(id_, job, requested[id_])
             ):
                 waiting.append(id_)
-        # First within each user's share; then places that no other user needs.
+        # First fill each user's share, then the places that no other user needs.
         for share in (places.share, places.count):
             for id_ in [*waiting]:
                 user = jobs[id_].user
@@ -336,7 +341,7 @@ class Gate:
         logger.warning("job %s: %s", job, error)
 
     def _try(self, job: str, act: Callable[[], None]) -> None:
-        """Act for one job; failures are retried in the next look."""
+        """Act for one job; failures are retried in the next poll."""
         try:
             act()
         except InputError as error:

@@ -74,7 +74,7 @@ class Attempt:
     :param slice_seconds: longest time that a slice should take; ``None``: not sliced
     :param check: whether to check the job again, since the device may have changed after
         the last check
-    :param unsure: whether a previous service may have submitted the job
+    :param unsure: whether a previous service process may have submitted the job
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Attempt:
         return self._interrupt_for(interruption) is Interrupt.PAUSE
 
     def detaches(self, interruption: Interruption) -> bool:
-        """Whether the interruption leaves the job on the device to the next service."""
+        """Whether an interruption leaves the job on the device to the next service process."""
         return self._interrupt_for(interruption) is Interrupt.DETACH
 
     def _interrupt_for(self, interruption: Interruption) -> Interrupt:
@@ -164,14 +164,14 @@ class Attempt:
             in_thread(on_device.cancel_if_asked)
 
     def leave(self) -> None:
-        """Leave the job on the device to the next service, even if it is to be cancelled."""
+        """Leave the job to the next service process, even if the job is to be cancelled."""
         self._control.leave = True
         self._control.wake.set()
 
     def run(self) -> Ended:
         """Run the job until it has ended or is interrupted.
 
-        :raises Detached: if the job was left to the next service
+        :raises Detached: if the job was left to the next service process
         """
         spent = 0.0
         while True:
@@ -272,7 +272,7 @@ class Attempt:
         return outcome or Outcome()
 
     def _began_before(self) -> float | None:
-        """Return when a previous service saw the job run, by the monotonic clock.
+        """Return when a previous service process saw the job run, by the monotonic clock.
 
         ``None`` for a later slice, since only the start of the first slice is on disk.
         """

@@ -14,12 +14,12 @@ class Interrupt(Enum):
     CANCEL = auto()
     #: the slice on the device finishes, and no further slice is submitted
     PAUSE = auto()
-    #: the job continues on the device, and the next service follows it
+    #: the job continues on the device, and the next service process follows it
     DETACH = auto()
 
 
 class Detached(Exception):
-    """The job was left to the next service."""
+    """The job was left to the next service process."""
 
 
 @dataclass
@@ -27,8 +27,8 @@ class Control:
     """What other threads request of an attempt."""
 
     interrupt: Interrupt | None = None
-    #: whether the service stops, and leaves the job on the device to the next service even
-    #: if the job is being cancelled
+    #: whether the service stops, and leaves the job on the device to the next service process
+    #: even if the job is being cancelled
     leave: bool = False
     #: note of a job that is to be queued again; written to disk before the job is cancelled
     #: on the device
@@ -37,7 +37,7 @@ class Control:
 
     @property
     def leaves(self) -> bool:
-        """Whether the job on the device is left to the next service."""
+        """Whether the job on the device is left to the next service process."""
         return self.leave or self.interrupt is Interrupt.DETACH
 
     def pause(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """A job on the device: follows the job, reads its result, and cancels it at any time.
 
 All functions block. If the service dies, the disk has the following about the job, and the
-next service continues from there (:func:`~sf_quantum.service.store.recovery.recover`)::
+next service process continues there (:func:`~sf_quantum.service.store.recovery.recover`)::
 
     to be submitted    the device's identity, which shows that the device may have the job
     submitted          also the job's id on the device
@@ -67,8 +67,9 @@ class DeviceJob:
     :param submitted: called when the device has the job
     :param running: called when the device is seen to run the job, perhaps repeatedly
     :param job_id: id of the job on the device, if the device has it already
-    :param began: time from which a previous service saw the job run, by the monotonic clock
-    :param unsure: whether a previous service may have submitted the job
+    :param began: time from which a previous service process saw the job run, by the monotonic
+        clock
+    :param unsure: whether a previous service process may have submitted the job
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class DeviceJob:
         :returns: how the job ended; ``None`` if it was interrupted before it was submitted
         :raises InputError: if the device rejects the job, or if the job may have run, cannot
             be found and must not run twice
-        :raises Detached: if the job was left to the next service
+        :raises Detached: if the job was left to the next service process
         """
         try:
             job_id = self.id = self.id or self._submission.run()

@@ -30,8 +30,8 @@ class DeviceSubmission:
     """The submission of a job, or of a slice of a job; blocks.
 
     :param job: job as stored on disk
-    :param unsure: whether a previous service may have submitted the job
-    :param perhaps_twice: whether a previous service may have submitted the job twice
+    :param unsure: whether a previous service process may have submitted the job
+    :param perhaps_twice: whether a previous service process may have submitted the job twice
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class DeviceSubmission:
         :raises InputError: if the device rejects the job, or if the job may have run, cannot
             be found and must not run twice
         :raises Hopeless: if the job is given up
-        :raises Detached: if the job was left to the next service
+        :raises Detached: if the job was left to the next service process
         """
         control, unsure = self._control, self._unsure
         for pause in backoff.VENDOR.pauses():

@@ -62,7 +62,7 @@ class JobRun:
         self._starting: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Run an attempt until its end is on disk, or the job is left to the next service."""
+        """Run an attempt until its end is on disk, or leave the job to the next process."""
         live, number = self._live, self._live.number
         if self._device.jobs.recovery is Recovery.AGAIN:
             # on disk before the device has the job, so that no attempt is unrecorded
@@ -75,7 +75,7 @@ class JobRun:
             self._table.attempt_ended(live, job, 0.0)
             return
         if (earlier := _interruption(job)) is not None:
-            # The previous service may have died before it interrupted the job on the device.
+            # The previous service process may have died before it interrupted the job.
             # A cancellation also takes precedence if the QPU was closed meanwhile.
             live.interrupt(earlier)
         attempt = self._begin(job)
@@ -235,7 +235,7 @@ class JobRun:
 
 
 def _interruption(job: Job) -> Interruption | None:
-    """Return how the previous service was interrupting a job; ``None`` if it was not."""
+    """Return how the previous service process was interrupting a job; else ``None``."""
     if job.cancelling is not None:
         return CANCELLED
     return None if job.interrupting is None else Interruption(Cause.RESTART)

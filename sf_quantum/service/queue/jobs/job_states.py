@@ -19,14 +19,14 @@
 
 A ``Taken``, ``Starting`` or ``Running`` job is interrupted by a pre-emption, a cancellation,
 the end of its lease, the closing of the QPU, the stop of the service or a loss at the
-device's vendor. The service also completes an interruption that the previous service had
-begun. A cancellation takes precedence over other reasons.
+device's vendor. The service also completes an interruption that the previous service process
+had begun. A cancellation takes precedence over other reasons.
 
 A ``Withdrawn`` job is ``Waiting`` again if its cancellation could not be written, or if the
 job was moved to another lease before the end of its previous lease was on disk. A ``Waiting``
 job becomes ``Pending`` immediately unless its lease waits for a vQPU. Jobs of the previous
-service that may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` lists all
-transitions.
+service process that may be on the device are ``Taken`` immediately. :data:`TRANSITIONS` lists
+all transitions.
 
 Jobs that are on the device when the service is killed continue there, are queued again, fail
 or are cancelled: see :func:`~sf_quantum.service.store.recovery.recover`.
@@ -103,7 +103,7 @@ class Waiting(Queued):
         return Pending()
 
     def recovered(self) -> Taken:
-        """The previous service may have given the job to the device."""
+        """The previous service process may have given the job to the device."""
         return Taken(recovered=True)
 
 
@@ -140,7 +140,7 @@ class Stage(Dispatched):
 class Taken(Stage):
     """Taken by the worker, which reads the job, or writes its start to disk.
 
-    :param recovered: whether the previous service may have given the job to the device
+    :param recovered: whether the previous service process may have given the job to the device
     """
 
     recovered: bool = False
@@ -290,11 +290,11 @@ class LiveJob(Machine[State]):
             if self.attempt is not None:
                 self.attempt.interrupt(interruption)
         elif self.attempt is not None and self.attempt.detaches(interruption):
-            # the next service completes the interruption, which is on disk
+            # the next service process completes the interruption, which is on disk
             self.attempt.leave()
 
     def leave(self) -> None:
-        """Leave the job to the next service in its state; wake all that wait for a move."""
+        """Leave the job in its state to the next service process; end all waits for a move."""
         self.is_left = True
         self.wake()
 
@@ -303,7 +303,7 @@ class LiveJob(Machine[State]):
     ) -> bool:
         """Wait until the job is in a state of these kinds.
 
-        The wait also ends after some seconds, and if the job is left to the next service.
+        The wait also ends after ``seconds``, and if the job is left to the next process.
 
         :returns: whether the job is in such a state
         """

@@ -97,13 +97,13 @@ class JobTable:
     # events: each docstring says what has happened
 
     def added(self, job: Job, checked_for: Fitting | None = None) -> LiveJob:
-        """A new job, or a job of the previous service, is on disk and not on the device."""
+        """A new job, or a job of the previous process, is on disk and not on the device."""
         live = self._make_live(job, checked_for)
         self._place(live)
         return live
 
     def recovered(self, job: Job) -> None:
-        """A job of the previous service is on disk and may be on the device."""
+        """A job of the previous service process is on disk and may be on the device."""
         live = self._make_live(job)
         self._count(live)
         self._move_to_device(live, live.expect(Waiting).recovered())

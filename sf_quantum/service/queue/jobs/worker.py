@@ -1,4 +1,4 @@
-"""The worker, which gives jobs to the device in the policy's order and takes them back."""
+"""The worker, which gives jobs to the device in the policy's order and interrupts them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Worker:
 
     :ivar stopping: whether the service is stopping, and so starts no job
     :ivar none_may_start: whether no pending job could start when the worker last tried
-    :ivar between_jobs: lock that is held while jobs are on the device, or the device is
-        being replaced
+    :ivar between_jobs: lock that is held while jobs are on the device, or while the
+        device is being replaced
     :ivar finished: set when the worker has ended
     """
 
@@ -46,6 +46,7 @@ class Worker:
         self.finished = asyncio.Event()
         self.table = table
         self._slice_seconds = settings.slice_seconds
+        # the setting also limits how often the vendor may end a job
         self._max_losses = settings.service_deaths
         # monotonic time by which the worker ends in any case
         self._ends_by = math.inf
@@ -68,7 +69,7 @@ class Worker:
         return "held" if self.none_may_start and len(table.pending) > 0 else "idle"
 
     def start(self) -> None:
-        """Add the unfinished jobs of the previous service to the table."""
+        """Add jobs that the service's previous process left unfinished to the table."""
         for job in self.table.store.jobs.live():
             if job.device is None:
                 self.table.added(job)
@@ -76,7 +77,7 @@ class Worker:
                 self.table.recovered(job)
 
     def stop(self, drain_seconds: float) -> None:
-        """Start no more jobs, and interrupt the jobs on the device after some seconds."""
+        """Start no more jobs, and interrupt the jobs on the device after ``drain_seconds``."""
         self.stopping = True
         self._ends_by = time.monotonic() + drain_seconds + STOP_SECONDS
         self.table.changed.set()
@@ -93,7 +94,7 @@ class Worker:
     async def work(self) -> None:
         """Give jobs to the device until the service stops."""
         table, runs = self.table, set[asyncio.Task[None]]()
-        if table.on_device:  # the previous service left jobs running
+        if table.on_device:  # the previous service process left jobs running
             await self.between_jobs.acquire()
         for live in table.on_device:
             runs.add(asyncio.create_task(self._run(live)))
@@ -120,8 +121,8 @@ class Worker:
     async def _await_runs(self, runs: set[asyncio.Task[None]]) -> None:
         """Wait for the runs in progress when the service stops, for a limited time.
 
-        A job that is still on the device then is left to the next service, which finds all
-        that it needs on disk.
+        A job that is on the device after that time stays there for the next service process,
+        which finds everything it needs on disk.
         """
         while runs:
             seconds_left = max(0.0, self._ends_by - time.monotonic())
@@ -129,7 +130,7 @@ class Worker:
             for run in ended:
                 run.result()
             if not ended:
-                text = "%d jobs on the device are left to the next service as they are"
+                text = "%d jobs stay on the device for the next service process"
                 logger.warning(text, len(runs))
                 for run in runs:
                     run.cancel()
@@ -167,7 +168,7 @@ class Worker:
     def _note_state(self) -> None:
         self.table.observations.enter(self.device_state)
 
-    # pre-emption and closing
+    # pre-emption, and closing of the QPU
 
     def _preempt(self) -> None:
         """Interrupt the jobs on the device that the next pending job pre-empts."""
@@ -180,7 +181,10 @@ class Worker:
             self.take_back(jobs, Interruption(Cause.PREEMPTION, first.job_class))
 
     def take_back(self, jobs: Sequence[LiveJob], interruption: Interruption) -> None:
-        """Interrupt jobs on the device, the last job first, so no job starts meanwhile."""
+        """Interrupt jobs on the device, the last job first.
+
+        Otherwise, the end of one job would let the next job start.
+        """
         pausing = [
             live
             for live in jobs

@@ -1,7 +1,7 @@
 """The vQPUs: which leases occupy them, and how leases begin and end.
 
-Requests wait in :class:`~.waiting_requests.WaitingRequests`; each lease is a machine with
-the states of :mod:`.lease_states`.
+Requests wait in :class:`~.waiting_requests.WaitingRequests`; each lease is a state
+machine with the states in :mod:`.lease_states`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class VQpus:
     Belongs to the event loop's thread.
 
     :ivar number: number of vQPUs
-    :ivar ends: decides when a lease ends although nobody releases it
+    :ivar ends: decides when a lease ends without being released
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class VQpus:
         self.background = BackgroundTasks()
 
     def start(self) -> None:
-        """Resume the held and waiting leases of the previous service."""
+        """Resume the held and waiting leases of the previous service process."""
         ages = self._store.leases.ages()
         for lease in self._store.leases.held():
             if lease.waiting:
@@ -96,7 +96,7 @@ class VQpus:
             live.activity.set()
 
     def stop(self) -> None:
-        """Refuse the requests whose clients wait; all leases stay unchanged on disk."""
+        """Refuse requests whose clients are waiting; all leases stay unchanged on disk."""
         self.stopped = True
         self.requests.refuse(STOPPING)
         for live in self.table:
@@ -117,8 +117,8 @@ class VQpus:
     def device_reported(self) -> None:
         """Grant leases whose reservation has begun; end leases whose reservation has ended.
 
-        A reservation may end early: its vendor may cancel, move or shorten it, or a clock
-        may be set.
+        A reservation may end early: the vendor may cancel, move or shorten it, or a
+        system clock may be changed.
         """
         if not self.reservations.has_any:
             return
@@ -138,7 +138,7 @@ class VQpus:
         return waiting
 
     def register(self, waiting: ClientRequest) -> LiveLease:
-        """Replace a client's request by a lease on disk that waits for a vQPU."""
+        """Replace a client's request with a lease on disk that waits for a vQPU."""
         self.requests.withdraw(waiting)
         lease = waiting.new_lease(self.ends.settings)
         # a lease has no expiry before it is granted
@@ -162,10 +162,11 @@ class VQpus:
     ) -> Lease:
         """End a lease, unless it is already ending.
 
-        :param record: writes an audit entry in the same transaction
+        :param record: writes an audit entry, in the transaction that ends the lease
         """
         live = self.table.get(lease_id)
-        if live is None:  # the lease has ended: nothing changes
+        # not in memory: close() returns the ended lease unchanged, or refuses with 404
+        if live is None:
             closed = self._store.leases.close(lease_id, end.reason, end.note)
             return await asyncio.wrap_future(closed)
         await self.settled(live)
@@ -180,7 +181,7 @@ class VQpus:
         return await asyncio.shield(live.state.closing)
 
     async def settled(self, live: LiveLease) -> None:
-        """Wait until a lease or its grant is on disk, or could not be written.
+        """Wait until the pending write of a lease or of its grant has succeeded or failed.
 
         :raises Refused: 503 if the service stops before a grant is on disk
         """
@@ -190,7 +191,10 @@ class VQpus:
                 raise Refused(503, STOPPING)
 
     def position(self, live: LiveLease) -> Position | None:
-        """Return the position of a lease's request; ``None`` after a restart."""
+        """Return the position of a lease's request.
+
+        :returns: ``None`` if unknown, as for a lease that was granted before a restart
+        """
         if live.vqpu_use is not None:
             return live.vqpu_use.position
         return self.requests.position(live)
@@ -198,7 +202,8 @@ class VQpus:
     # a lease begins
 
     def _assign(self) -> None:
-        # normally, a timer ends waits at the latest start, but the system's clock may be set
+        # normally, a timer ends a request's wait at its latest start, but the system clock may
+        # be changed
         for late in self.requests.refuse_late():
             self._end_late(late)
         while (
@@ -266,7 +271,8 @@ class VQpus:
             await write_until(
                 lambda: self.stopped, lambda: self._store.leases.grant(live.lease)
             )
-        except sqlite3.Error:  # the service stops
+        # write_until() gives up only when the service is stopping
+        except sqlite3.Error:
             live.wake()
             return
         log_lease("granted", live.lease)
@@ -274,7 +280,10 @@ class VQpus:
         await self._control.lease_granted(live.lease.id)
 
     def _wait(self, live: LiveLease) -> None:
-        """Add a lease on disk to the waiting requests, until its latest start."""
+        """Add a lease on disk to the waiting requests.
+
+        A timer ends its wait at its latest start.
+        """
         self.requests.of_lease(live)
         if (seconds := seconds_until(live.lease.latest_start)) < math.inf:
             loop = asyncio.get_running_loop()
@@ -293,7 +302,7 @@ class VQpus:
     # a lease ends
 
     async def _watch(self, live: LiveLease) -> None:
-        """End a held lease once it has been idle for too long, has expired or is spent."""
+        """End a held lease once it is idle too long, expires or has used its QPU seconds."""
         while not self.stopped:
             live.activity.clear()
             seconds, cause = self.ends.next_end(live)
@@ -305,7 +314,10 @@ class VQpus:
                     await live.activity.wait()
 
     async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
-        """End a lease whose end no client awaits; an error is logged."""
+        """End a lease when no client is waiting for the result.
+
+        An error is logged instead of raised.
+        """
         try:
             await self.end(live.lease.id, self.ends.lease_end(live.lease, cause))
         except (Refused, sqlite3.Error) as error:
@@ -335,5 +347,5 @@ class VQpus:
 
 
 def seconds_until(moment: float | None) -> float:
-    """Return the seconds until a time since the epoch; infinity for ``None``."""
+    """Return the seconds until a time in seconds since the epoch; infinity for ``None``."""
     return math.inf if moment is None else moment - time.time()

@@ -108,7 +108,7 @@ class QualityJobs:
     """Submits quality jobs when they are due, one at a time, and records the results.
 
     A quality job is queued like a user's job, but in a separate class, and under a lease that
-    occupies no vQPU. A quality job that the end of the previous service interrupted is
+    occupies no vQPU. A quality job that the end of the previous service process interrupted is
     cancelled, and a new job is submitted. The next job is due one pause after the last result.
 
     Once there is a baseline, each result is passed to the queue's drift alarm.

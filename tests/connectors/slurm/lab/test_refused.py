@@ -54,7 +54,7 @@ async def test_a_job_leaves_nodes_that_it_never_gets(
         assert at_once or not waiting.done()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-    assert at_once or message.startswith(f"Slurm never starts {subject}")
+    assert at_once or message.startswith(f"Slurm will never start {subject}")
     assert "`nodes: 99` of service many; partition compute has " in message
     # Slurm 24.11 does not say which component it refuses.
     assert at_once or "service node" not in message

@@ -572,7 +572,8 @@ async def test_an_array_that_shares_a_file_is_refused(
         assert jobs.ids() == {}
     assert str(refusal.value) == (
         f"Job /{jobs.name}/1: the tasks of an array would overwrite each other's output in "
-        "f: remove array from the service list, and let the workflow scatter the step"
+        "f: remove the option array from the service list, and let the workflow scatter "
+        "the step"
     )
 
 
