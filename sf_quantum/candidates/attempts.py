@@ -10,7 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from sf_quantum import journal
@@ -40,7 +40,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Reservation:
+class BudgetReservation:
     """The part of a budget that a job on a QPU is expected to use.
 
     :param seconds: expected QPU seconds; ``None`` until an estimate exists
@@ -76,7 +76,7 @@ class Attempt:
     rules: StepRules
     number: int = 0
     targets: tuple[str, ...] = ()
-    reserved: Reservation | None = None
+    reserved: BudgetReservation | None = None
     unconfirmed: tuple[str, Exclusion] | None = None
     failures: dict[str, Exclusion] = field(default_factory=dict)
     quantum: bool | None = None
@@ -98,7 +98,7 @@ class SharedState:
         #: cost of a second of QPU time, by target, reported by QPUs or set in filters
         self.costs: dict[str, float] = {}
         # Reservations of ended jobs, each with the journal's size when the job ended.
-        self._ended_reservations: list[tuple[int, Reservation]] = []
+        self._ended_reservations: list[tuple[int, BudgetReservation]] = []
 
     def release(self, attempt: Attempt) -> None:
         """Let an attempt's reservation end as soon as the history contains its usage."""
@@ -107,7 +107,7 @@ class SharedState:
             self._ended_reservations.append((record.size, attempt.reserved))
         attempt.reserved = None
 
-    def reservations(self, step: str | None = None) -> list[Reservation]:
+    def reservations(self, step: str | None = None) -> list[BudgetReservation]:
         """Return the reservations of a step, or of the whole run."""
         self._ended_reservations = [
             ended
@@ -241,7 +241,7 @@ class Attempts:
         if attempt.unconfirmed is not None:
             target, failure = attempt.unconfirmed
             if failure.cause is Obstacle.FAILED:
-                self.fail(job, target, failure.detail)
+                self.record_failure(job, target, failure.detail)
             else:  # no cooldown begins, since the job itself may be the cause
                 attempt.failures.setdefault(target, failure)
         self._end_attempt(attempt)
@@ -249,7 +249,7 @@ class Attempts:
         attempt.number += 1
         return attempt
 
-    def run(self, attempt: Attempt, decision: Decision) -> None:
+    def record_start(self, attempt: Attempt, decision: Decision) -> None:
         """Record that an attempt starts on its target, and reserve its budget."""
         target = decision.targets[0]
         attempt.targets = decision.targets
@@ -258,10 +258,10 @@ class Attempts:
         if decision.quantum:
             times, _ = self.estimates.times(attempt, target)
             seconds = times.qpu_seconds if times else None
-            attempt.reserved = Reservation(attempt.step, target, seconds)
+            attempt.reserved = BudgetReservation(attempt.step, target, seconds)
         self._state.sent[attempt.job] = attempt
 
-    def exit(self, job: str, target: str, error: str | None = None) -> None:
+    def record_exit(self, job: str, target: str, error: str | None = None) -> None:
         """Record that a job's command has ended.
 
         :param error: message of the failure; ``None`` if the exit status is a success
@@ -292,7 +292,7 @@ class Attempts:
         self._job_ended.set()
         self._job_ended = asyncio.Event()
 
-    def complete(self, job: str) -> None:
+    def record_completion(self, job: str) -> None:
         """Record that a job has completed, and that its outputs exist."""
         attempt = self._jobs.pop(job, None)
         if attempt is not None:
@@ -302,22 +302,22 @@ class Attempts:
                 self._completed[attempt.step][attempt.quantum] += 1
         self._notify_end()
 
-    def reuse(self, step: str, quantum: bool) -> None:
+    def record_reuse(self, step: str, quantum: bool) -> None:
         """Record that a job reuses the result of an earlier run.
 
         :param quantum: whether a QPU produced the result
         """
         self._completed[step][quantum] += 1
 
-    def kinds(self, step: str) -> tuple[int, int]:
+    def counts_by_kind(self, step: str) -> tuple[int, int]:
         """Count a step's running and completed jobs: on QPUs, and on classical targets."""
-        kinds = Counter(self._completed[step])
-        kinds.update(
+        counts = Counter(self._completed[step])
+        counts.update(
             attempt.quantum
             for attempt in self._jobs.values()
             if attempt.step == step and attempt.quantum is not None
         )
-        return kinds[True], kinds[False]
+        return counts[True], counts[False]
 
     def rule_out(self, job: str, target: str, why: Exclusion) -> None:
         """Record that a target cannot run this job; it stays available to other jobs."""
@@ -327,7 +327,7 @@ class Attempts:
             attempt.failures[target] = why
         self._notify_end()
 
-    def fail(
+    def record_failure(
         self, job: str, target: str, error: str, cause: Obstacle = Obstacle.FAILED
     ) -> None:
         """Record that an attempt has failed on a target, which begins a cooldown."""
@@ -339,7 +339,7 @@ class Attempts:
         self._cooldowns[target] = (time.monotonic() + self._cooldown, failure)
         self._notify_end()
 
-    def number(self, job: str) -> int:
+    def attempt_number(self, job: str) -> int:
         return self._jobs[job].number if job in self._jobs else 0
 
     def failures(self, job: str) -> Mapping[str, Exclusion]:
@@ -356,7 +356,7 @@ class Attempts:
 
         :param status: ``None`` if the QPU was not queried because of a cooldown
         """
-        failed, cooldown = attempt.failures.get(name), self.cooldown_left(name)
+        failed, cooldown = attempt.failures.get(name), self.cooldown_of(name)
         if status is None:
             # the cooldown may have ended after the other QPUs were queried
             cooldown = cooldown or Exclusion(Obstacle.NOT_QUERIED)
@@ -407,7 +407,7 @@ class Attempts:
         return ClassicalTarget(
             name,
             free=capacity.free > 0,
-            cooldown=self.cooldown_left(name),
+            cooldown=self.cooldown_of(name),
             failed=attempt.failures.get(name),
             wait=max(rounds * (seconds or 0.0), predicted or 0.0),
             seconds=seconds,
@@ -435,7 +435,7 @@ class Attempts:
         ]
         return Spending(sum(spent.values()), sum(costs))
 
-    def cooldown_left(self, target: str) -> Exclusion | None:
+    def cooldown_of(self, target: str) -> Exclusion | None:
         """Return the reason for a target's cooldown; ``None`` if none is in effect."""
         if target not in self._cooldowns:
             return None
@@ -449,10 +449,11 @@ class Attempts:
         """Reserve the expected usage of running jobs for which it was unknown until now."""
         if times is None:
             return
+        unknown = BudgetReservation(step, target, None)
         for attempt in self._jobs.values():
             # The history already contains the usage of ended jobs.
-            if attempt.targets and attempt.reserved == Reservation(step, target, None):
-                attempt.reserved = Reservation(step, target, times.qpu_seconds)
+            if attempt.targets and attempt.reserved == unknown:
+                attempt.reserved = replace(unknown, seconds=times.qpu_seconds)
 
 
 def expected_wait(
@@ -474,9 +475,9 @@ def expected_wait(
     if queue is not None:
         # jobs sent by this run may not be queued yet; the device runs one job at a time
         device_seconds = times.device_seconds if times else 0.0
-        seconds_on_the_way = max(0, running - status.queue_length) * device_seconds
-        queue += seconds_on_the_way
-        is_known = is_known and (measured or seconds_on_the_way == 0)
+        unqueued_seconds = max(0, running - status.queue_length) * device_seconds
+        queue += unqueued_seconds
+        is_known = is_known and (measured or unqueued_seconds == 0)
     taken = max(status.leases, running)
     if taken < status.vqpus:
         return queue, is_known and queue is not None

@@ -170,9 +170,9 @@ class CandidateFilter(BindingFilter):
             ):
                 break
             await self._attempts.wait_for_job_end(USAGE_SECONDS)
-        kinds = self._attempts.kinds(step)
+        counts = self._attempts.counts_by_kind(step)
         self._refuse_wait(attempt, decision)
-        self._remarks.warn_of_mixing(attempt, decision, kinds)
+        self._remarks.warn_of_mixing(attempt, decision, counts)
         self._record_start(attempt, decision, waits_since)
         states = [_journal_entry(qpu, replies.get(qpu.name)) for qpu in qpus]
         waits = {name: one.wait for name, one in forecasts.items() if one.asked}
@@ -199,7 +199,9 @@ class CandidateFilter(BindingFilter):
         step, name = get_job_step_name(job.name), target_name(target)
         rules = self._rules.of(step)
         quantum = status_source(target, _folder()) is not None
-        others = self._attempts.kinds(step) if rules.mixed == "refuse" else (0, 0)
+        others = (
+            self._attempts.counts_by_kind(step) if rules.mixed == "refuse" else (0, 0)
+        )
         if others[quantum]:  # other jobs ran on the other kind of target
             kind = "classical targets" if quantum else "QPUs"
             return f"it ran on {name}, and others of its step on {kind} (mixed: refuse)"
@@ -211,7 +213,7 @@ class CandidateFilter(BindingFilter):
                 decision, *_ = await self._decide(attempt, by_name)
             if decision is not None and decision.quantum:
                 return f"it ran on {name}, and {explain(decision)}"
-        self._attempts.reuse(step, quantum)
+        self._attempts.record_reuse(step, quantum)
         return ""
 
     async def _decide(
@@ -228,7 +230,7 @@ class CandidateFilter(BindingFilter):
             for name in targets
             if name not in capacity
         ]
-        kinds = self._attempts.kinds(attempt.step)
+        counts = self._attempts.counts_by_kind(attempt.step)
         candidate = CandidateJob(
             variables=attempt.size.variables,
             attempt=attempt.number,
@@ -236,7 +238,7 @@ class CandidateFilter(BindingFilter):
             spending_known=self._attempts.history.is_read,
             run=self._attempts.spending(),
             step=self._attempts.spending(attempt.step),
-            others=kinds if rules.mixed == "refuse" else (0, 0),
+            others=counts if rules.mixed == "refuse" else (0, 0),
         )
         classical = [
             self._attempts.classical_target(
@@ -265,7 +267,7 @@ class CandidateFilter(BindingFilter):
         classical = [targets[name] for name in targets if name not in sources]
         # QPUs in cooldown are queried only if all targets are QPUs in cooldown.
         not_in_cooldown = {
-            n: s for n, s in sources.items() if not self._attempts.cooldown_left(n)
+            n: s for n, s in sources.items() if not self._attempts.cooldown_of(n)
         }
         predicted = classical if attempt.rules.predicts and sources else []
         queried = not_in_cooldown if not_in_cooldown or classical else sources
@@ -338,7 +340,7 @@ class CandidateFilter(BindingFilter):
 
         :param since: time on the monotonic clock when the attempt began to wait for a QPU
         """
-        self._attempts.run(attempt, decision)
+        self._attempts.record_start(attempt, decision)
         hints.discard(attempt.job)
         if decision.quantum:
             may_retry = attempt.rules.fallback and not decision.job.is_last_attempt
@@ -351,7 +353,9 @@ class CandidateFilter(BindingFilter):
             hints.put(attempt.job, job_hints)
             self._budgets.watch(attempt)
         if (run := scheduler.current()) is not None:
-            run.observe(attempt.job, self._command_ended, self._attempts.complete)
+            run.observe(
+                attempt.job, self._command_ended, self._attempts.record_completion
+            )
 
     def _command_ended(self, job: str, status: int | None, output: str) -> None:
         """Record the end of a job's command, which the connector reports.
@@ -362,7 +366,7 @@ class CandidateFilter(BindingFilter):
         target = target_name(run.get_allocation(job).target) if run else ""
         # A tool may list 0 in CWL's permanentFailCodes, but this failure is not the target's.
         if status == 0 or exit_codes.is_success(status):
-            self._attempts.exit(job, target)
+            self._attempts.record_exit(job, target)
             return
         error = (why(status, output) or "no error message")[:LONGEST]
         job_hints = hints.of(job)
@@ -382,13 +386,13 @@ class CandidateFilter(BindingFilter):
             self._attempts.rule_out(job, target, waited)
         elif status in (None, QpuError.exit_code):
             cause = Obstacle.SLURM_REFUSED if job_hints.refused else Obstacle.FAILED
-            self._attempts.fail(job, target, error, cause)
+            self._attempts.record_failure(job, target, error, cause)
         else:
-            self._attempts.exit(job, target, error)
+            self._attempts.record_exit(job, target, error)
         if status is not None:
             error = f"exit status {status}, {error}"
         limit = attempts_allowed()
-        if limit is None or self._attempts.number(job) < limit:
+        if limit is None or self._attempts.attempt_number(job) < limit:
             summary = f"{job} failed on {target} and is retried: {error}"
             traceback_filter().expect(logging.WARNING, job, summary)
 

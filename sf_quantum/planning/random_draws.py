@@ -119,7 +119,7 @@ def _step(workload: Workload, phase: Phase, name: str, draws: random.Random) -> 
         partition=qpu.partition,
         jobs=tuple(jobs),
         expected_qpu_seconds=mean * phase.jobs,
-        beside=qpu.latency_seconds + phase.between_seconds,
+        off_qpu_seconds=qpu.latency_seconds + phase.between_seconds,
         name=name,
         host_seconds=phase.host_seconds,
         nodes=phase.nodes,

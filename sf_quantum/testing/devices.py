@@ -387,7 +387,7 @@ class DeviceContract:
         device.close()
         with closing(make()) as again:
             refreshed(again)
-            if device.jobs.recovery in (Recovery.AGAIN, Recovery.LOST):
+            if device.jobs.recovery in (Recovery.RERUN, Recovery.LOST):
                 with pytest.raises(UnknownJob):
                     again.jobs.poll(job_id, task)
                 return

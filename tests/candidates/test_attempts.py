@@ -299,37 +299,37 @@ async def test_decisions_that_overlap_know_what_was_spent(
 
 def test_a_job_that_was_never_measured_is_promised_what_is_left() -> None:
     attempts = Attempts({}, cooldown=60)
-    attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
+    attempts.record_start(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
     assert attempts.spending().unmeasured
     assert attempts.spending("/s").unmeasured
     assert not attempts.spending("/t").unmeasured
     # its usage is in the journal when it has completed
-    attempts.exit("/s/0", "q")
+    attempts.record_exit("/s/0", "q")
     assert attempts.spending().unmeasured
-    attempts.complete("/s/0")
+    attempts.record_completion("/s/0")
     assert not attempts.spending().unmeasured
-    attempts.run(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
+    attempts.record_start(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
     assert not attempts.spending().unmeasured
 
 
 def test_a_rested_target_is_not_taken_unasked() -> None:
     attempts = Attempts({}, cooldown=0)
-    attempts.fail("/other", "q", "helium")
+    attempts.record_failure("/other", "q", "helium")
     told = attempts.quantum_target(attempts.begin("/s/0", "/s", StepRules()), "q", None)
     assert (told.cooldown, told.wait) == (Exclusion(Obstacle.NOT_QUERIED), None)
 
 
 def test_a_job_that_ended_well_without_its_outputs_has_failed() -> None:
     attempts = Attempts({}, cooldown=60)
-    attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
-    attempts.exit("/s/0", "q")
+    attempts.record_start(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
+    attempts.record_exit("/s/0", "q")
     again = attempts.begin("/s/0", "/s", StepRules())
     assert again.number == 2
     told = attempts.quantum_target(again, "q", ONLINE)
     assert told.failed == Exclusion(Obstacle.OUTPUTS_MISSING)
     assert told.cooldown is None
-    attempts.exit("/s/0", "cpu")
-    attempts.complete("/s/0")
+    attempts.record_exit("/s/0", "cpu")
+    attempts.record_completion("/s/0")
     assert attempts.begin("/s/0", "/s", StepRules()).number == 1
     assert attempts.failures("/s/0") == {}
 
@@ -419,7 +419,7 @@ def test_reported_eta_is_a_known_bound_of_the_wait(
 
 def test_a_job_that_waited_in_vain_starts_no_cooldown() -> None:
     attempts = Attempts({}, cooldown=60)
-    attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
+    attempts.record_start(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
     attempts.rule_out("/s/0", "q", Exclusion(Obstacle.WAITED, limit=30.0))
     again = attempts.quantum_target(
         attempts.begin("/s/0", "/s", StepRules()), "q", ONLINE
@@ -430,17 +430,17 @@ def test_a_job_that_waited_in_vain_starts_no_cooldown() -> None:
 
 def test_the_kinds_of_a_step_are_those_of_its_jobs() -> None:
     attempts = Attempts({}, cooldown=0)
-    assert attempts.kinds("/s") == (0, 0)
+    assert attempts.counts_by_kind("/s") == (0, 0)
     for number in range(3):
-        attempts.run(attempts.begin(f"/s/{number}", "/s", StepRules()), TO_QPU)
-    assert attempts.kinds("/s") == (3, 0)
-    attempts.exit("/s/0", "q")
-    attempts.complete("/s/0")
-    attempts.fail("/s/1", "q", "helium")
-    assert attempts.kinds("/s") == (2, 0)
-    attempts.run(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
-    assert attempts.kinds("/s") == (2, 1)
-    assert attempts.kinds("/t") == (0, 0)
+        attempts.record_start(attempts.begin(f"/s/{number}", "/s", StepRules()), TO_QPU)
+    assert attempts.counts_by_kind("/s") == (3, 0)
+    attempts.record_exit("/s/0", "q")
+    attempts.record_completion("/s/0")
+    attempts.record_failure("/s/1", "q", "helium")
+    assert attempts.counts_by_kind("/s") == (2, 0)
+    attempts.record_start(attempts.begin("/s/1", "/s", StepRules()), TO_CPU)
+    assert attempts.counts_by_kind("/s") == (2, 1)
+    assert attempts.counts_by_kind("/t") == (0, 0)
 
 
 TELLING = replace(ONLINE, job_qpu_seconds=0.25, job_run_seconds=0.5)
@@ -497,7 +497,7 @@ def test_a_job_that_runs_gets_its_share_once_the_service_tells() -> None:
     attempts = Attempts({"q": 2.0}, cooldown=60)
     first = attempts.begin("/s/0", "/s", StepRules())
     attempts.quantum_target(first, "q", ONLINE)
-    attempts.run(first, TO_QPU)
+    attempts.record_start(first, TO_QPU)
     assert attempts.spending().unmeasured
     attempts.quantum_target(attempts.begin("/s/1", "/s", StepRules()), "q", TELLING)
     assert attempts.spending() == Spending(0.25, 0.5)
@@ -507,13 +507,13 @@ def test_what_is_promised_is_not_promised_again() -> None:
     attempts = Attempts({"q": 0.5}, cooldown=60)
     policy = StepRules(expected_seconds=3.0)
     first = attempts.begin("/s/0", "/s", policy)
-    attempts.run(first, TO_QPU)
+    attempts.record_start(first, TO_QPU)
     assert attempts.spending() == Spending(3.0, 1.5)
     assert attempts.spending("/s") == Spending(3.0, 1.5)
     assert attempts.spending("/t") == Spending()
     second = attempts.quantum_target(attempts.begin("/s/1", "/s", policy), "q", ONLINE)
     assert (second.wait, second.load) == (3.0, 1.0)
-    attempts.complete("/s/0")
+    attempts.record_completion("/s/0")
     assert attempts.spending() == Spending()
     assert attempts.running_on("q") == []
 
@@ -553,7 +553,7 @@ class _Budgeted:
         qpu = attempts.quantum_target(asked, "q", TELLING)
         classical = ClassicalTarget("c")
         decision = decide(self._rules, candidate, [qpu], [classical], now=0)
-        attempts.run(asked, decision)
+        attempts.record_start(asked, decision)
         self._write("job", job, status="running", deployment=decision.targets[0])
         if decision.quantum:
             self._sent[job] = attempts
@@ -563,10 +563,10 @@ class _Budgeted:
         """Let the QPU charge the oldest job, which completes unless there is an error."""
         for job, attempts in list(self._sent.items())[:1]:
             self._charge(job)
-            attempts.exit(job, "q", error)
+            attempts.record_exit(job, "q", error)
             if error is None:
                 self._write("job", job, status="completed", deployment="q")
-                attempts.complete(job)
+                attempts.record_completion(job)
 
     def read(self) -> None:
         """Let the filters read the journal, which may be late for a decision."""
@@ -636,7 +636,7 @@ def test_filters_of_a_run_share_reservations_and_prices(record: Journal) -> None
     first, second = (Attempts(costs, 0, shared_state()) for costs in ({}, {"q": 2.0}))
     assert first.history is second.history
     asked = first.begin("/s/0", "/s", StepRules(expected_seconds=3.0))
-    first.run(asked, TO_QPU)
+    first.record_start(asked, TO_QPU)
     assert first.spending() == second.spending() == Spending(3.0, 6.0)
     assert second.running_on("q") == ["/s/0"]
     assert second.spending("/t") == Spending()
@@ -648,8 +648,8 @@ def test_filters_of_a_run_share_reservations_and_prices(record: Journal) -> None
 def test_a_failed_target_is_reported_and_rests_for_all_jobs() -> None:
     attempts = Attempts({}, cooldown=60)
     asked = attempts.begin("/s/0", "/s", StepRules())
-    attempts.run(asked, TO_QPU)
-    attempts.fail("/s/0", "q", "helium")
+    attempts.record_start(asked, TO_QPU)
+    attempts.record_failure("/s/0", "q", "helium")
     again = attempts.begin("/s/0", "/s", StepRules())
     assert again.number == 2
     target = attempts.quantum_target(again, "q", ONLINE)
@@ -662,14 +662,14 @@ def test_a_failed_target_is_reported_and_rests_for_all_jobs() -> None:
     assert other.cooldown.cause is Obstacle.COOLDOWN
     assert other.cooldown.detail == "helium"
     assert 0 < other.cooldown.value <= 60
-    attempts.complete("/s/0")
+    attempts.record_completion("/s/0")
     assert attempts.begin("/s/0", "/s", StepRules()).number == 1
     assert attempts.failures("/s/0") == {}
 
 
 def test_an_attempt_of_which_nothing_was_heard_has_failed() -> None:
     attempts = Attempts({}, cooldown=0)
-    attempts.run(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
+    attempts.record_start(attempts.begin("/s/0", "/s", StepRules()), TO_QPU)
     attempts.begin("/s/0", "/s", StepRules())
     assert attempts.failures("/s/0") == {"q": Exclusion(Obstacle.NO_RESULT)}
 
@@ -677,9 +677,9 @@ def test_an_attempt_of_which_nothing_was_heard_has_failed() -> None:
 def test_a_doubtful_exit_status_fails_after_a_second_attempt() -> None:
     attempts = Attempts({}, cooldown=60)
     for job in ("/s/0", "/s/1"):
-        attempts.run(attempts.begin(job, "/s", StepRules()), TO_QPU)
-        attempts.exit(job, "q", "exit status 3")
-    attempts.complete("/s/1")
+        attempts.record_start(attempts.begin(job, "/s", StepRules()), TO_QPU)
+        attempts.record_exit(job, "q", "exit status 3")
+    attempts.record_completion("/s/1")
     assert (
         attempts.quantum_target(
             attempts.begin("/s/1", "/s", StepRules()), "q", ONLINE

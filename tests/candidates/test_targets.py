@@ -443,7 +443,7 @@ async def test_what_a_vendors_package_happens_to_raise_is_an_answer() -> None:
 
 async def test_a_target_that_failed_is_not_asked_while_it_rests() -> None:
     asked = CandidateFilter("f", timeout=0.1)
-    asked._attempts.fail("/other", "q", "helium")
+    asked._attempts.record_failure("/other", "q", "helium")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         targets = [target("q", "sfq.rest", url=url), target("c", "local")]
@@ -524,7 +524,7 @@ async def test_budget_holds_without_a_classical_target(
     made = CandidateFilter("f", budget={"qpuSeconds": 1}, mixed=mixed, maxWait=0)
     attempts, running, jobs = made._attempts, [], {job(n).name: n for n in range(4)}
     attempts.history.is_read = True
-    begin = attempts.run
+    begin = attempts.record_start
 
     def start(attempt: Attempt, decision: Decision) -> None:
         running.append(attempts.running_on("q"))
@@ -541,8 +541,8 @@ async def test_budget_holds_without_a_classical_target(
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             assert [t.deployment.name for t in task.result()] == ["q"]
-            attempts.exit(task.get_name(), "q")
-            attempts.complete(task.get_name())
+            attempts.record_exit(task.get_name(), "q")
+            attempts.record_completion(task.get_name())
     assert running == [[]] * 4
 
 
@@ -562,7 +562,7 @@ def test_only_a_failed_qpu_starts_a_cooldown(
     waited = Exclusion(Obstacle.WAITED, limit=5.0)
     assert (attempt.failures.get("") == waited) == is_waited_out
     failed = status != 1 and not waited_out
-    assert (made._attempts.cooldown_left("") is not None) == failed
+    assert (made._attempts.cooldown_of("") is not None) == failed
 
 
 def test_a_job_that_is_too_late_for_a_qpu_starts_no_cooldown() -> None:
@@ -577,7 +577,7 @@ def test_a_job_that_is_too_late_for_a_qpu_starts_no_cooldown() -> None:
         hints.discard(name)
     detail = "1970-01-01T00:00:09Z"
     assert attempt.failures[""] == Exclusion(Obstacle.TOO_LATE, detail=detail)
-    assert made._attempts.cooldown_left("") is None
+    assert made._attempts.cooldown_of("") is None
 
 
 @pytest.mark.parametrize("of_step", [False, True])

@@ -71,8 +71,8 @@ def check_filters(document: Document) -> Iterator[FileProblem]:
             what = f"{CANDIDATE} learns from the run's journal, which is missing"
             yield document.problem(where, what, ADVICE)
         if name not in named:
-            right = f"add filters: [{name}] to the binding of the step, or remove the filter"
-            yield document.remark(where, "no binding names this filter", right)
+            remedy = f"add filters: [{name}] to the binding of the step, or remove the filter"
+            yield document.remark(where, "no binding names this filter", remedy)
 
 
 def check_candidates(
@@ -109,9 +109,9 @@ def _check_missing_filter(binding: Binding) -> Iterator[FileProblem]:
             f"{binding.path} has quantum and classical targets, but no filter: StreamFlow "
             "starts each attempt on the target that is free first"
         )
-        right = f"name a filter of type {CANDIDATE} to have sf_quantum choose"
+        remedy = f"name a filter of type {CANDIDATE} to have sf_quantum choose"
         where: KeyPath = (*binding.where, "target")
-        yield binding.deployments.document.remark(where, what, right)
+        yield binding.deployments.document.remark(where, what, remedy)
 
 
 # types of an input whose value may be an int
@@ -147,15 +147,15 @@ class _FilterCheck:
         for binding in self.bindings:
             yield from self._check_binding(binding)
 
-    def _problem(self, where: KeyPath, what: str, right: str) -> FileProblem:
+    def _problem(self, where: KeyPath, what: str, remedy: str) -> FileProblem:
         below = ("bindingFilters", self.name, "config", *where)
-        return self.document.problem(below, what, right)
+        return self.document.problem(below, what, remedy)
 
     def _check_costs(self) -> Iterator[FileProblem]:
         for target in self._unknown_cost_names():
             what = f"{target} is not a target of any binding that names this filter"
-            right = suggestion(target, self._targets())
-            yield self._problem(("costs", target), what, right)
+            remedy = suggestion(target, self._targets())
+            yield self._problem(("costs", target), what, remedy)
 
     def _unknown_cost_names(self) -> set[str]:
         """Return the names in ``costs`` that are not targets."""
@@ -195,8 +195,8 @@ class _FilterCheck:
             # an entry may apply to all steps below it, or to a step below a bound step
             if not any(is_within(step, b) or is_within(b, step) for b in bound):
                 what = f"no binding of {step} names the filter {self.name}"
-                right = suggestion(step, bound, cutoff=0.4)
-                yield self._problem(("steps", step), what, right)
+                remedy = suggestion(step, bound, cutoff=0.4)
+                yield self._problem(("steps", step), what, remedy)
 
     def _check_inputs(self) -> Iterator[FileProblem]:
         """Check that ``variables`` and ``reads`` name int inputs of each bound step's tool.
@@ -230,10 +230,10 @@ class _FilterCheck:
                     type_ = " or ".join(sorted(kinds))
                     what = f"input {name!r} of step {step} has the type {type_}"
                 ints = [name for name, kinds in inputs[step].items() if kinds & _INT]
-                right = f"{key} must name an int input of the tool"
+                remedy = f"{key} must name an int input of the tool"
                 if ints:
-                    right = f"{right}, one of: {', '.join(sorted(ints))}"
-                yield document.problem(self._key_path(step, key), what, right)
+                    remedy = f"{remedy}, one of: {', '.join(sorted(ints))}"
+                yield document.problem(self._key_path(step, key), what, remedy)
 
     def _check_sizes(self) -> Iterator[FileProblem]:
         """Check that ``variables`` is set for each step whose problem's size is limited."""
@@ -256,12 +256,12 @@ class _FilterCheck:
             least, most = step_rules.min_variables, step_rules.max_variables
             if least is not None and most is not None and least > most:
                 what = f"minVariables is {least}, but maxVariables is {most}"
-                right = f"no problem of {step} fits: set a smaller minVariables"
-                yield self._problem(("minVariables",), what, right)
+                remedy = f"no problem of {step} fits: set a smaller minVariables"
+                yield self._problem(("minVariables",), what, remedy)
         for where, key in limits.items():
             what = f"{key} needs the number of variables of the step's problem"
-            right = "name the int input that holds it: variables: INPUT"
-            yield self._problem(where, what, right)
+            remedy = "name the int input that holds it: variables: INPUT"
+            yield self._problem(where, what, remedy)
 
     def _check_binding(self, binding: Binding) -> Iterator[FileProblem]:
         """Check a binding's targets, and that retries, hints, limits and costs suit them."""
@@ -285,7 +285,7 @@ class _FilterCheck:
             yield document.problem(where, what, f"use {needed} or more")
         yield from self._check_hints(binding, rules)
         if quantum and len(quantum) < len(targets):
-            yield from self._check_unreachable_qpus(binding, rules, quantum)
+            yield from self._check_limits_that_exclude_qpus(binding, rules, quantum)
         # An unknown name in costs may be meant for this target, and has already been reported.
         priced = rules.limits_cost and not self._unknown_cost_names()
         for where, target in targets.items() if priced else ():
@@ -294,8 +294,8 @@ class _FilterCheck:
             if emulated and name not in mapping(self.config.get("costs")):
                 what = f"{name} is emulated and costs nothing, so budget.cost does not "
                 what += "limit it"
-                right = f"set the cost of a QPU second: costs: {{{name}: ...}}"
-                yield document.problem(where, what, right)
+                remedy = f"set the cost of a QPU second: costs: {{{name}: ...}}"
+                yield document.problem(where, what, remedy)
 
     def _check_hints(self, binding: Binding, rules: StepRules) -> Iterator[FileProblem]:
         """Find hints, such as a priority or a reservation, that a QPU would reject."""
@@ -307,13 +307,13 @@ class _FilterCheck:
                     if problem := kind.hint_problem(hint):
                         refused[target_name(target)] = problem
             for name, problem in refused.items():
-                why, _, right = problem.rpartition(": ")
+                why, _, remedy = problem.rpartition(": ")
                 where, what = self._key_path(path, key), f"{name} can never run {path}"
                 if refused.keys() >= {*binding.quantum_targets}:
-                    yield document.problem(where, f"{what}: {why}", right)
+                    yield document.problem(where, f"{what}: {why}", remedy)
                 else:
-                    right = f"leave {path} to the other targets, or {right}"
-                    yield document.remark(where, f"{what}: {why}", right)
+                    remedy = f"leave {path} to the other targets, or {remedy}"
+                    yield document.remark(where, f"{what}: {why}", remedy)
 
     def _kinds(self, target: Target) -> Iterator[type[qpu.Qpu]]:
         """Yield the classes of a target's QPUs; leave out QPUs whose class is unknown."""
@@ -331,7 +331,7 @@ class _FilterCheck:
             for type_ in types:
                 yield qpu.load(str(type_))
 
-    def _check_unreachable_qpus(
+    def _check_limits_that_exclude_qpus(
         self, binding: Binding, rules: StepRules, quantum: list[str]
     ) -> Iterator[FileProblem]:
         """Warn about limits that keep every job of a step from its QPUs."""
@@ -342,32 +342,32 @@ class _FilterCheck:
         price = min(prices) if len(prices) == len(quantum) else 0.0
         seconds, document = rules.expected_seconds or 0.0, self.document
         for scope, budget in (("run", rules.run), ("step", rules.step)):
-            for key, limit, job in (
+            for key, limit, usage in (
                 ("qpuSeconds", budget.seconds, seconds),
                 ("cost", budget.cost, seconds * price),
             ):
-                if limit is None or math.isnan(limit) or math.isnan(job):
+                if limit is None or math.isnan(limit) or math.isnan(usage):
                     continue  # another check reports NaN
-                if limit >= job and (limit > 0 or key == "cost"):
+                if limit >= usage and (limit > 0 or key == "cost"):
                     continue
                 where = (*self._key_path(path, "budget", of_steps=scope == "step"), key)
                 what = f"no job of {path} goes to a QPU: the {scope}'s budget is 0"
-                right = "set a larger budget, or bind the step to classical targets"
+                remedy = "set a larger budget, or bind the step to classical targets"
                 if limit > 0:
                     what = (
                         f"no job of {path} goes to a QPU unless it is known to need less than "
-                        f"expectedSeconds implies: that is {rounded(job)}, but the {scope}'s "
-                        f"budget is {rounded(limit)}"
+                        f"expectedSeconds implies: that is {rounded(usage)}, but the "
+                        f"{scope}'s budget is {rounded(limit)}"
                     )
-                    right = (
+                    remedy = (
                         "set a larger budget, or set expectedSeconds to the QPU seconds that "
                         "a job takes"
                     )
-                yield document.remark(where, what, right)
+                yield document.remark(where, what, remedy)
         if rules.latest_start is not None and rules.latest_start < time.time():
             what = f"no job of {path} goes to a QPU: latestStart has passed"
-            right = "use a later time, or bind the step to classical targets"
-            yield document.remark(self._key_path(path, "latestStart"), what, right)
+            remedy = "use a later time, or bind the step to classical targets"
+            yield document.remark(self._key_path(path, "latestStart"), what, remedy)
         size = self.sizes.named(binding)
         for key, limit, is_excluded in (
             ("maxVariables", rules.max_variables, size > (rules.max_variables or size)),
@@ -376,8 +376,8 @@ class _FilterCheck:
             if size and is_excluded:
                 what = f"no job of {path} goes to a QPU: {key} is {limit}, and its problem "
                 what += f"has {size} variables"
-                right = f"set another {key}, or bind the step to classical targets"
-                yield document.remark(self._key_path(path, key), what, right)
+                remedy = f"set another {key}, or bind the step to classical targets"
+                yield document.remark(self._key_path(path, key), what, remedy)
 
     def _key_path(self, step: str, key: str, *, of_steps: bool = True) -> KeyPath:
         """Return the path of a key that applies to a step.

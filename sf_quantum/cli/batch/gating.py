@@ -24,7 +24,7 @@ from sf_quantum.qpu.leasing.burst.folder import Folder
 from sf_quantum.qpu.leasing.gating.gate import POLL_SECONDS, Gate, logger
 from sf_quantum.qpu.leasing.gating.scheduler import Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
-from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.leasing.qpu_limits import QpuLimits
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 
@@ -44,7 +44,7 @@ def add_gate(
         metavar="DIR",
         help="folder that the gate locks, so that only one gate runs",
     )
-    add_places(gate)
+    add_limits(gate)
     add_classes(gate)
     gate.set_defaults(action=lambda args: run_gate(args, make_scheduler), parser=gate)
 
@@ -86,7 +86,7 @@ def add_classes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_places(parser: argparse.ArgumentParser) -> None:
+def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the options that limit how long and how many jobs hold or request a QPU's lease."""
     parser.add_argument(
         "--hold-seconds",
@@ -98,7 +98,7 @@ def add_places(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--asking",
-        type=checked(Places.parse, "such as qpu=8:4"),
+        type=checked(QpuLimits.parse, "such as qpu=8:4"),
         action="append",
         default=[],
         metavar="QPU=N:SHARE",
@@ -138,15 +138,15 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
     if any(rule.what == "priority" for rule in args.class_of):
         raise InputError("--class-of priority: the priority of held jobs is 0")
     qpus = sfq_qpus(args)
-    asking = {places.qpu: places for places in args.asking}
+    asking = {limits.qpu: limits for limits in args.asking}
     names = [qpu.name for qpu in qpus]
     if others := asking.keys() - {*names}:
         raise InputError(f"--asking: {unknown('QPU', min(others), names)}")
-    for places in asking.values():
-        if not 1 <= places.share <= places.count:
+    for limits in asking.values():
+        if not 1 <= limits.share <= limits.count:
             raise InputError(
-                f"--asking: {places.share} of {places.count} jobs for a user of QPU "
-                f"{places.qpu!r}; expected at least 1, and at most all"
+                f"--asking: {limits.share} of {limits.count} jobs for a user of QPU "
+                f"{limits.qpu!r}; expected at least 1, and at most all"
             )
 
     def make_request(
@@ -160,7 +160,7 @@ def make_gate(args: argparse.Namespace, scheduler: Scheduler) -> Gate:
 
     return Gate(
         qpus,
-        [asking.get(qpu.name, Places(qpu.name, 8, 4)) for qpu in qpus],
+        [asking.get(qpu.name, QpuLimits(qpu.name, 8, 4)) for qpu in qpus],
         make_request,
         scheduler,
         hold_seconds=args.hold_seconds,

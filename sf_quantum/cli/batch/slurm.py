@@ -79,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         job=False,
     )
     _add_can_start(watching)
-    gating.add_places(watching)
+    gating.add_limits(watching)
     gating.add_gate(actions, Slurm)
     licensing = _add(
         actions,

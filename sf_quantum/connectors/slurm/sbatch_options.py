@@ -26,19 +26,19 @@ class JobOptions:
 
     :param of_job: options of this job by name; the shell does not expand their values
     :param service: service whose options follow
-    :param instead: see :func:`words`
+    :param overrides: see :func:`words`
     """
 
     of_job: Mapping[str, str]
     service: SlurmService
-    instead: Mapping[str, JSON]
+    overrides: Mapping[str, JSON]
 
     def words(self) -> str:
         """Return the options for the shell."""
         options = [
             f"--{name}={shlex.quote(value)}" for name, value in self.of_job.items()
         ]
-        return " ".join([*options, *words(self.service, **self.instead)])
+        return " ".join([*options, *words(self.service, **self.overrides)])
 
 
 def note(service: SlurmService) -> str:
@@ -47,10 +47,10 @@ def note(service: SlurmService) -> str:
     return "" if comment is None else _quoted(f" {comment}")
 
 
-def words(service: SlurmService, **instead: JSON) -> list[str]:
+def words(service: SlurmService, **overrides: JSON) -> list[str]:
     """Return a service's options of ``sbatch`` for the shell, without the comment.
 
-    :param instead: options that override the service's options; ``None`` omits an option
+    :param overrides: options that override the service's options; ``None`` omits an option
     :returns: one word per option, quoted in StreamFlow's way: the shell expands variables
     """
     qpu = ",".join(service.qpu) if service.spank and service.qpu else None
@@ -58,12 +58,14 @@ def words(service: SlurmService, **instead: JSON) -> list[str]:
         **service.options,
         "qpu": qpu,
         "comment": None,
-        **instead,
+        **overrides,
     }
     return [word for key, value in options.items() for word in _words(key, value)]
 
 
-def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON) -> str:
+def holder_options(
+    name: str, services: Sequence[SlurmService], **overrides: JSON
+) -> str:
     """Return the options of ``sbatch`` for a job that only holds nodes for services.
 
     Each service has a component. Slurm runs the script in the first component, which gets
@@ -72,14 +74,14 @@ def holder_options(name: str, services: Sequence[SlurmService], **instead: JSON)
     :param name: suffix of the job name if the service has no name
     """
     qpus = [qpu for service in services if service.spank for qpu in service.qpu]
-    instead["qpu"] = ",".join(dict.fromkeys(qpus)) or None
+    overrides["qpu"] = ",".join(dict.fromkeys(qpus)) or None
     components = []
     for service in services:
         job_name = f'--job-name="sfq {service.name or name}"'
-        options = ["--output=/dev/null", job_name, *words(service, **instead)]
+        options = ["--output=/dev/null", job_name, *words(service, **overrides)]
         # An allocation must not be requeued, since it would lose its steps.
         components.append(" ".join([*options, "--no-requeue"]))
-        instead["qpu"] = None
+        overrides["qpu"] = None
     return " : ".join(components)
 
 
@@ -87,7 +89,7 @@ def at_once_options(
     name: str,
     services: Sequence[SlurmService],
     directives: Sequence[str],
-    **instead: JSON,
+    **overrides: JSON,
 ) -> str | None:
     """Return the options of ``salloc``, which grants the same nodes immediately if free.
 
@@ -96,7 +98,7 @@ def at_once_options(
         information to set the environment variables of a batch job on several nodes
     """
     service = services[0]
-    options = {**service.options, **instead}
+    options = {**service.options, **overrides}
     if (
         len(services) > 1
         or directives
@@ -108,7 +110,7 @@ def at_once_options(
     if not one_node or re.search(r"[,\[]", str(options.get("nodelist") or "")):
         return None
     job_name = f'--job-name="sfq {service.name or name}"'
-    return " ".join([job_name, *words(service, **instead)])
+    return " ".join([job_name, *words(service, **overrides)])
 
 
 def _words(key: str, value: JSON) -> Iterator[str]:

@@ -73,7 +73,7 @@ class QuantumStep:
     :param partition: partition of the nodes on which the client runs; ``None`` if it runs on
         the driver's host
     :param jobs: seconds of each job on the device, including the set-up
-    :param beside: seconds off the QPU for each job: the latency, and the computation
+    :param off_qpu_seconds: seconds off the QPU for each job: the latency, and the computation
         between two jobs
     :param name: name of the step, the same in each pass through the phases
     :param host_seconds: computation on the driver's host before the step, in seconds
@@ -84,18 +84,18 @@ class QuantumStep:
     partition: str | None
     jobs: tuple[float, ...]
     expected_qpu_seconds: float
-    beside: float
+    off_qpu_seconds: float
     name: str = ""
     host_seconds: float = 0.0
     nodes: int = 1
 
     @property
     def seconds(self) -> float:
-        return sum(self.jobs) + len(self.jobs) * self.beside
+        return sum(self.jobs) + len(self.jobs) * self.off_qpu_seconds
 
     @property
     def expected_seconds(self) -> float:
-        return self.expected_qpu_seconds + len(self.jobs) * self.beside
+        return self.expected_qpu_seconds + len(self.jobs) * self.off_qpu_seconds
 
 
 Step: TypeAlias = ClassicalStep | QuantumStep

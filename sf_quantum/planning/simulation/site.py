@@ -59,7 +59,7 @@ class Overheads(Section):
     resume_spread: Spread = 0.0
 
 
-class Queue(NamedTuple):
+class QueueWait(NamedTuple):
     """How long requests wait because of jobs that are not simulated.
 
     :param seconds: mean of the wait
@@ -71,7 +71,7 @@ class Queue(NamedTuple):
 
 
 #: name of an application; partition, nodes and minimum number of nodes of its tasks
-Tasks: TypeAlias = tuple[str, str, int, int]
+TasksKey: TypeAlias = tuple[str, str, int, int]
 
 
 def licence(qpu: str) -> str:
@@ -85,7 +85,7 @@ class Site:
 
     :param queues: wait for nodes because of jobs that are not simulated, by partition
     :param draws: random number generator for the overheads and the queues
-    :param rooms: slots for running jobs, by partition; only for partitions that limit the
+    :param job_slots: slots for running jobs, by partition; only for partitions that limit the
         number of running jobs
     :param forecasts: the forecast that the latest ended run left, by application and kind of
         task; later runs learn from it
@@ -95,10 +95,10 @@ class Site:
     cluster: Cluster
     qpus: Mapping[str, QpuService]
     overheads: Overheads
-    queues: Mapping[str, Queue] = field(default_factory=dict)
+    queues: Mapping[str, QueueWait] = field(default_factory=dict)
     draws: random.Random = field(default_factory=lambda: random.Random(0))
-    rooms: Mapping[str, simpy.Resource] = field(default_factory=dict)
-    forecasts: dict[Tasks, JobForecast] = field(default_factory=dict)
+    job_slots: Mapping[str, simpy.Resource] = field(default_factory=dict)
+    forecasts: dict[TasksKey, JobForecast] = field(default_factory=dict)
 
     def step_seconds(self) -> float:
         """Draw the time that StreamFlow takes from one step to the next."""
@@ -113,7 +113,7 @@ class Site:
             the nodes without working
         """
         overheads = self.overheads
-        return self._divided(
+        return self._draw_overhead(
             overheads.job_seconds, overheads.job_held_seconds, partitions
         )
 
@@ -121,13 +121,13 @@ class Site:
         """Draw the overhead of an allocation for several jobs; see :meth:`job_seconds`."""
         overheads = self.overheads
         seconds = overheads.allocation_seconds
-        return self._divided(
+        return self._draw_overhead(
             overheads.job_seconds if seconds is None else seconds,
             overheads.allocation_held_seconds,
             partitions,
         )
 
-    def _divided(
+    def _draw_overhead(
         self, seconds: float, held_seconds: float, partitions: Iterable[str]
     ) -> tuple[float, float]:
         queued = [
@@ -146,7 +146,7 @@ class Site:
 
     def in_turn(self, partition: str | None, work: Process) -> Process:
         """Do the work of a job once the partition's limit on running jobs lets it start."""
-        slots = None if partition is None else self.rooms.get(partition)
+        slots = None if partition is None else self.job_slots.get(partition)
         if slots is None:
             yield from work
             return
@@ -191,7 +191,7 @@ class Site:
             driver's host, its lease
         """
         if step.partition is None:
-            yield from self._leased(step, application, outcome, began)
+            yield from self._run_leased(step, application, outcome, began)
             return
         before, held = self.job_seconds(step.partition)
         yield self.env.timeout(before)
@@ -201,10 +201,10 @@ class Site:
         yield allocation.granted
         began()
         yield self.env.timeout(held)
-        yield from self._leased(step, application, outcome, lambda: None)
+        yield from self._run_leased(step, application, outcome, lambda: None)
         self.cluster.release(allocation)
 
-    def _leased(
+    def _run_leased(
         self,
         step: QuantumStep,
         application: Application,
@@ -222,7 +222,7 @@ class Site:
         if step.partition is not None:
             outcome.nodes.add_busy(step.partition, step.nodes * step.seconds)
         for seconds in step.jobs:
-            yield self.env.timeout(step.beside)
+            yield self.env.timeout(step.off_qpu_seconds)
             yield self.qpus[step.qpu].submit(lease, seconds)
 
 

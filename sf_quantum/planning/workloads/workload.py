@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from sf_quantum.planning.simulation.cluster import Scheduling
-from sf_quantum.planning.simulation.site import Overheads, Queue
+from sf_quantum.planning.simulation.site import Overheads, QueueWait
 from sf_quantum.planning.simulation.strategies import (
     CoScheduled,
     Elastic,
@@ -59,9 +59,9 @@ class Partition(Section):
     idle_watts: Amount = 0.0
     price: Amount = 0.0
 
-    def queue(self) -> Queue:
+    def queue(self) -> QueueWait:
         """Return the time for which requests wait because of jobs that are not simulated."""
-        return Queue(self.queue_seconds, self.queue_spread)
+        return QueueWait(self.queue_seconds, self.queue_spread)
 
 
 class Policy(Section):

@@ -77,8 +77,8 @@ class ServiceLeases:
         # Even an invalid time shows that the lease expires.
         return None if left is None else (number(left) or 0.0) / RENEWALS
 
-    def release(self, token: str, *, keep_place: bool = False) -> None:
-        path = _lease(token) + "?keep_place=true" * keep_place
+    def release(self, token: str, *, keep_position: bool = False) -> None:
+        path = _lease(token) + "?keep_place=true" * keep_position
         self.service.send("DELETE", path, retry=True, expected=(404,))
 
     def jobs(self, token: str) -> list[LeaseJob]:

@@ -170,7 +170,7 @@ class SfqQpu(Qpu):
         self._leases.release(token)
 
     def release_keeping_position(self, token: str) -> None:
-        self._leases.release(token, keep_place=True)
+        self._leases.release(token, keep_position=True)
 
     def jobs(self, token: str) -> list[LeaseJob] | None:
         return self._leases.jobs(token)
@@ -213,7 +213,7 @@ class SfqQpu(Qpu):
         samples = self._problems.solve(dict(bqm), parameters)
         if samples.get("type") != "SampleSet":
             raise QpuError(f"{self.service.name}: its answer is not a sample set")
-        return self._under_name(samples, {})
+        return self._with_merged_info(samples, {})
 
     def solve_multiple(
         self,
@@ -225,7 +225,7 @@ class SfqQpu(Qpu):
             return []
         answer = self._problems.solve([{**bqm} for bqm in bqms], parameters)
         sets, common = listing(answer.get("sample_sets")), mapping(answer.get("info"))
-        samples = [self._under_name(mapping(one), common) for one in sets]
+        samples = [self._with_merged_info(mapping(one), common) for one in sets]
         if len(samples) != len(bqms):
             detail = f"{len(samples)} sample sets for {len(bqms)} BQMs"
             raise QpuError(f"{self.service.name}: its answer has {detail}")
@@ -254,7 +254,7 @@ class SfqQpu(Qpu):
     def cancel(self, job_id: str) -> None:
         self._jobs.cancel(job_id)
 
-    def _under_name(
+    def _with_merged_info(
         self, samples: Mapping[str, JSON], common: Mapping[str, JSON]
     ) -> dict[str, JSON]:
         info = {**common, **mapping(samples.get("info"))}

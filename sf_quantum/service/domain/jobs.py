@@ -161,7 +161,7 @@ class Recovery(Enum):
     """What happens to a job on the device when the service is killed."""
 
     #: the job ends with the service, at no cost, so it runs again
-    AGAIN = "again"
+    RERUN = "rerun"
     #: the job continues; the next service process finds it by its id, or by its tag if the id
     #: is lost
     BY_TAG = "by tag"

@@ -66,7 +66,7 @@ class JobQueue:
         self.policy = self.jobs.policy
         self.availability = self.jobs.availability
         self.observations = self.jobs.observations
-        self.between_jobs = self.worker.between_jobs
+        self.device_lock = self.worker.device_lock
         self.vqpus = VQpus(self.settings, leases, self.control)
         self.leases = Leases(self.vqpus, store, cluster)
         self.forecasts = Forecasts(self.jobs, self.worker, self.leases)

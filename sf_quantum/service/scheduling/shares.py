@@ -17,15 +17,15 @@ Sharer: TypeAlias = tuple[Account, str | None]
 MAX_HALF_LIVES = 500.0
 # pending jobs are sorted again once the weight of a newly used QPU second has grown by this
 # fraction
-STALE = 1e-3
+STALE_GROWTH = 1e-3
 
 
-def account(user: str, project: str | None) -> Account:
+def account_for(user: str, project: str | None) -> Account:
     return ("user", user) if project is None else ("project", project)
 
 
 def account_of(item: PendingJob | Lease | Used) -> Account:
-    return account(item.user, item.project)
+    return account_for(item.user, item.project)
 
 
 # account, user, id of the Slurm job (of the lease if there is no Slurm job), and cluster
@@ -66,15 +66,15 @@ class ActiveShares:
 
     def of(self, sharer: Sharer) -> int:
         """Return the share of an account, or of a user within it, in tenths."""
-        owner, user = sharer
-        configured = owner if user is None else ("user", user)
+        account, user = sharer
+        configured = account if user is None else ("user", user)
         if leased := self._leased.get(sharer):
             return max(leased, self.configured.named(configured) or 0)
         return self.configured.of(configured)
 
     def _change(self, lease: Lease, share: int) -> None:
-        owner = account_of(lease)
-        for sharer in ((owner, None), (owner, lease.user)):
+        account = account_of(lease)
+        for sharer in ((account, None), (account, lease.user)):
             self._leased[sharer] += share
             if not self._leased[sharer]:
                 del self._leased[sharer]
@@ -116,10 +116,10 @@ class DecayingUsage:
     def is_stale(self, stamp: tuple[float, float]) -> bool:
         """Return whether the weight has changed noticeably since a stamp."""
         epoch, weight = stamp
-        return epoch != self._epoch or self.weight > weight * (1 + STALE)
+        return epoch != self._epoch or self.weight > weight * (1 + STALE_GROWTH)
 
     def charge(
-        self, owner: Account, user: str, seconds: float, when: float | None = None
+        self, account: Account, user: str, seconds: float, when: float | None = None
     ) -> None:
         """Charge QPU seconds to an account and a user within it, now or at a past time."""
         now = self._clock()
@@ -129,7 +129,7 @@ class DecayingUsage:
             self._epoch = now
         self.weight = self._weight(now)
         weight = self.weight if when is None else self._weight(min(when, now))
-        for sharer in ((owner, None), (owner, user)):
+        for sharer in ((account, None), (account, user)):
             self._sums[sharer] += seconds * weight
 
     def _weight(self, when: float) -> float:

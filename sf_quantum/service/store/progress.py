@@ -10,10 +10,10 @@ from sf_quantum.protocol.calibrations import CalibrationData
 from sf_quantum.service.domain.jobs import Job, State
 from sf_quantum.service.store.file.clock import wall_clock
 from sf_quantum.service.store.rows import (
-    AGAIN,
     CANCELLED,
     LIVE,
     QUEUED,
+    REQUEUED,
     Records,
     select_job,
 )
@@ -116,7 +116,7 @@ class Progress(Records):
         :param used: see :meth:`finish`
         """
         columns = (
-            f"{AGAIN}, lost_qpu_seconds = lost_qpu_seconds + ?, "
+            f"{REQUEUED}, lost_qpu_seconds = lost_qpu_seconds + ?, "
             "lost_seconds = lost_seconds + ?"
         )
         # the job may have moved to another lease, whose end has cancelled the job meanwhile

@@ -13,7 +13,7 @@ from sf_quantum.service.domain.reasons import (
     Interruption,
 )
 from sf_quantum.service.store.file.clock import wall_clock
-from sf_quantum.service.store.rows import AGAIN, LIVE, select_job
+from sf_quantum.service.store.rows import LIVE, REQUEUED, select_job
 from sf_quantum.service.store.store import Store
 
 
@@ -21,7 +21,7 @@ def recover(
     store: Store,
     deaths: int,
     device: str = "",
-    recovery: Recovery = Recovery.AGAIN,
+    recovery: Recovery = Recovery.RERUN,
 ) -> Future[list[Job]]:
     """Cancel, fail or requeue jobs that the end of the previous service process interrupted.
 
@@ -45,7 +45,7 @@ def recover(
     closed = "lease IN (SELECT id FROM leases WHERE closed IS NOT NULL)"
     interrupted = f"{LIVE} AND NOT {on_device} AND "
     ended = "ended = :ended, ended_steady = :steady"
-    unsettled = (
+    affected = (
         f"(state = 'Running' OR device IS NOT NULL OR cancelling IS NOT NULL "
         f"OR {closed})"
     )
@@ -59,7 +59,7 @@ def recover(
             "lost": f"interrupted: the service ended; {NOT_FOUND_AGAIN}",
             "deaths": deaths,
         }
-        query = f"SELECT number FROM jobs WHERE {interrupted} {unsettled}"
+        query = f"SELECT number FROM jobs WHERE {interrupted} {affected}"
         numbers = [number for (number,) in db.execute(query, values)]
         cancel = f"UPDATE jobs SET state = 'Cancelled', device = NULL, {ended}, "
         fail = f"UPDATE jobs SET state = 'Failed', device = NULL, {ended}, "
@@ -81,7 +81,7 @@ def recover(
         )
         for number, attempt in db.execute(query, values).fetchall():
             db.execute(
-                f"UPDATE jobs SET {AGAIN} WHERE number = ?",
+                f"UPDATE jobs SET {REQUEUED} WHERE number = ?",
                 (Interruption(Cause.RESTART).note(attempt), number),
             )
         return [select_job(db, "WHERE number = ?", number) for number in numbers]

@@ -24,7 +24,7 @@ LIVE = "state IN ('Queued', 'Running')"
 # pending in the service; a queued job with a device may already be in the vendor's queue
 QUEUED = "state = 'Queued' AND device IS NULL"
 CANCELLED = "state = 'Cancelled', ended = ?, ended_steady = ?, note = ?"
-AGAIN = (
+REQUEUED = (
     "state = 'Queued', started = NULL, started_steady = NULL, attempt = attempt + 1, "
     "device = NULL, device_job = NULL, slice_shots = NULL, interrupting = NULL, note = ?"
 )

@@ -28,7 +28,7 @@ from sf_quantum.qpu.leasing.gating.scheduler import (
     run_command,
 )
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions
-from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.leasing.qpu_limits import QpuLimits
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.service.domain.jobs import Identity, Lease
 from sf_quantum.service.http.auth import FixedIdentity
@@ -92,9 +92,9 @@ class Site:
             return client, lease_request(job, None, hints)
 
         qpus = [SfqQpu(name, url) for name, url in urls.items()]
-        places = [Places(name, 8, 4) for name in urls]
+        limits = [QpuLimits(name, 8, 4) for name in urls]
         self.gate = Gate(
-            qpus, places, request, self.scheduler, hold_seconds=hold_seconds
+            qpus, limits, request, self.scheduler, hold_seconds=hold_seconds
         )
 
     @property
@@ -212,7 +212,7 @@ def test_wrong_places_are_refused(asking: str, message: str, tmp_path: Path) -> 
 
 def test_malformed_places_are_refused() -> None:
     with pytest.raises(ValueError, match="qpu=2"):
-        Places.parse("qpu=2")
+        QpuLimits.parse("qpu=2")
 
 
 def test_a_lease_whose_key_has_no_time_is_its_jobs(site: Site) -> None:

@@ -238,7 +238,7 @@ async def test_what_cannot_be_written_down_is_not_done(queue: JobQueue) -> None:
     with pytest.raises(sqlite3.Error):
         await device_operations.run(queue, "operator", noise, {"noise": 2}, 1)
     assert emulated(queue).noise == 0
-    assert not queue.between_jobs.locked()
+    assert not queue.device_lock.locked()
     with pytest.raises(sqlite3.Error):
         await queue.availability.set_status("closed")
     assert queue.availability.is_open

@@ -38,7 +38,7 @@ CLASSES: tuple[JobClass, ...] = ("development", "production", "test")
 async def filled(queue: JobQueue, jobs: int) -> list[Job]:
     """Submit jobs of three users, which stay pending."""
     # so that no job starts
-    await queue.between_jobs.acquire()
+    await queue.device_lock.acquire()
     leases = []
     for job_class in CLASSES:
         who = Identity(job_class, admin=False)
@@ -78,7 +78,7 @@ async def test_the_forecasts_of_a_list_come_from_one_pass(
         monkeypatch.setattr(PendingJobs, "order", counted)
         monkeypatch.setattr(PendingJobs, "work_ahead", None)
         await queue.reader.page(ADMIN, show)
-        queue.between_jobs.release()
+        queue.device_lock.release()
         monkeypatch.undo()
     assert len(orders) == 1
     assert threading.main_thread() not in threads
@@ -106,7 +106,7 @@ async def test_pages_lead_to_the_first_job(tmp_path: Path) -> None:
             before = listed[0]["id"]
             address = f'</v1/jobs?limit=2&before={before}>; rel="next"'
             assert answer.headers["link"] == address
-        queue.between_jobs.release()
+        queue.device_lock.release()
     ids = [job.id for job in submitted]
     assert pages == [ids[3:], ids[1:3], ids[:1]]
 
@@ -125,7 +125,7 @@ async def test_a_list_of_wardens_jobs_has_results_up_to_a_limit(
             ).result()
         answer = await warden.jobs(queue, ADMIN)
         listed: list[JSON] = [job["results"] for job in json.loads(bytes(answer.body))]
-        queue.between_jobs.release()
+        queue.device_lock.release()
     assert listed == [None, "x" * 10, "x" * 10]
 
 

@@ -434,13 +434,13 @@ async def test_a_place_is_kept_for_a_lease_that_waited_on_disk(
 async def place_is_kept(queue: JobQueue, first: Lease, leases: list[Lease]) -> None:
     """Release the first of two waiting leases twice: as it waits, and when held."""
     ann, carol = leases
-    await queue.leases.release(ADMIN, ann.id, keep_place=True)
+    await queue.leases.release(ADMIN, ann.id, keep_position=True)
     ann = await request(queue, ANN)
     assert queue.leases.waiting_on_disk == [ann.id, carol.id]
     await queue.leases.release(BOB, first.id)
     await until(lambda: queue.leases.find(ANN, ann.id).held)
     bob = await request(queue, BOB)
-    await queue.leases.release(ADMIN, ann.id, keep_place=True)
+    await queue.leases.release(ADMIN, ann.id, keep_position=True)
     await until(lambda: ids(queue) == [carol.id])
     again = await request(queue, ANN)
     assert queue.leases.waiting_on_disk == [again.id, bob.id]

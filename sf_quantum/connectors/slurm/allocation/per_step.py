@@ -138,10 +138,16 @@ async def _report_start(batch_job: BatchJob, job: str) -> None:
 
 
 def _script(queue: SlurmQueue, batch_job: BatchJob, job: StepJob) -> str:
-    orphan = queue.orphan_seconds if queue.controller.jobs_end_themselves else None
+    orphan_seconds = (
+        queue.orphan_seconds if queue.controller.jobs_end_themselves else None
+    )
     script = scripts.task if batch_job.array else scripts.job
     return script(
-        queue.login.spool, batch_job.key, job.body, job.seconds, orphan_seconds=orphan
+        queue.login.spool,
+        batch_job.key,
+        job.body,
+        job.seconds,
+        orphan_seconds=orphan_seconds,
     )
 
 
@@ -156,5 +162,5 @@ def _options(job: StepJob, output: str) -> JobOptions:
     named = scripts.has_option(job.body, "-J", "--job-name")
     if not job.service.options.get("jobName") and not named:
         options["job-name"] = job.name.strip("/")
-    instead = {"time": job.time_limit} if job.time_limit else {}
-    return JobOptions(options, job.service, instead)
+    overrides = {"time": job.time_limit} if job.time_limit else {}
+    return JobOptions(options, job.service, overrides)

@@ -98,18 +98,18 @@ class Requests:
     ) -> SlurmAllocation:
         """Request an allocation; if there is a dependency, for the time after other jobs."""
         service, deployment = self._service, self._queue.deployment
-        instead: dict[str, JSON] = {"nodes": nodes}
+        overrides: dict[str, JSON] = {"nodes": nodes}
         least_minutes = self._least_minutes(dependency)
         if least_minutes is not None:
-            instead["timeMin"] = least_minutes
+            overrides["timeMin"] = least_minutes
         if dependency is not None:
             dependencies = service.options.get("dependency")
-            instead["dependency"] = (
+            overrides["dependency"] = (
                 f"afterany:{dependency}{f',{dependencies}' if dependencies else ''}"
             )
         name = f"an allocation of {service.name or deployment}"
         (allocation,) = await SlurmAllocation.request(
-            self._queue, "elastic", name, [service], self._directives, **instead
+            self._queue, "elastic", name, [service], self._directives, **overrides
         )
         if least_minutes is not None:
             allocation.limit.least_seconds = 60.0 * least_minutes

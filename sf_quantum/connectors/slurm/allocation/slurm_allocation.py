@@ -76,11 +76,11 @@ class SlurmAllocation:
         name: str,
         held: Sequence[SlurmService],
         directives: Sequence[str],
-        **instead: JSON,
+        **overrides: JSON,
     ) -> list[SlurmAllocation]:
         """Submit a job that only holds nodes, with a component for each service.
 
-        :param instead: see :func:`sf_quantum.connectors.slurm.sbatch_options.words`
+        :param overrides: see :func:`sf_quantum.connectors.slurm.sbatch_options.words`
         :raises SlurmRefusal: if Slurm refuses the job
         """
         deployment = queue.deployment
@@ -90,11 +90,11 @@ class SlurmAllocation:
         try:
             await queue.submit(
                 leader,
-                sbatch_options.holder_options(deployment, held, **instead),
+                sbatch_options.holder_options(deployment, held, **overrides),
                 scripts.holder(queue.login.spool, leader.key, directives, seconds),
                 note=sbatch_options.note(held[0]),
                 at_once=sbatch_options.at_once_options(
-                    deployment, held, directives, **instead
+                    deployment, held, directives, **overrides
                 ),
                 clusters=held[0].clusters,
             )

@@ -178,7 +178,7 @@ class Rest:
             "environment": _ENVIRONMENT,
             "current_working_directory": posixpath.dirname(self._login.spool),
         }
-        service = {**options.service.options, **options.instead}
+        service = {**options.service.options, **options.overrides}
         for key, value in {**options.of_job, **service}.items():
             if value is None or value is False:
                 continue

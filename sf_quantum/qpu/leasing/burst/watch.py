@@ -45,7 +45,7 @@ from sf_quantum.qpu.leasing.burst.folder import Entry, Folder, Held, Why, is_ask
 from sf_quantum.qpu.leasing.burst.forgotten import Forgotten
 from sf_quantum.qpu.leasing.burst.places import LostPlaces
 from sf_quantum.qpu.leasing.burst.watch_processes import Children, logged, logger
-from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.leasing.qpu_limits import QpuLimits
 from sf_quantum.slurm.burst import Buffer
 from sf_quantum.slurm.squeue import QueuedJob
 
@@ -110,7 +110,7 @@ def alone(folder: Folder) -> Iterator[bool]:
 class Watch:
     """The looks of the watch; data that it keeps between two looks may be lost.
 
-    :param pools: the places of each QPU
+    :param pools: limits of each QPU
     :param hold_seconds: time after which the lease of a job without nodes is released
     :param can_start: path of the program ``qpu-can-start``, if the site has built it
     :param program: the command ``sfq``, which is run for single jobs
@@ -120,7 +120,7 @@ class Watch:
     def __init__(
         self,
         folder: Folder,
-        pools: Sequence[Places],
+        pools: Sequence[QpuLimits],
         *,
         hold_seconds: float,
         can_start: str | None,
@@ -131,7 +131,7 @@ class Watch:
         self._hold_seconds = hold_seconds
         self._can_start = can_start
         self._release = release
-        self._pools: Mapping[str, Places] = {one.qpu: one for one in pools}
+        self._pools: Mapping[str, QpuLimits] = {one.qpu: one for one in pools}
         self._children = Children(program)
         self._forgotten = Forgotten(folder, self._pools, self._children)
         self._lost = LostPlaces(folder)
@@ -190,9 +190,9 @@ class Watch:
                 with logged(job):
                     self._check_nodes(jobs[job], entry, held.get(job))
         self._release_held({job: jobs[job] for job in held if job in jobs}, held)
-        for places in self._pools.values():
-            alive = [one for one in taken if one.pool == places.qpu and one.job in jobs]
-            self._share(places, alive, jobs, entries, held)
+        for limits in self._pools.values():
+            alive = [one for one in taken if one.pool == limits.qpu and one.job in jobs]
+            self._share(limits, alive, jobs, entries, held)
 
     def _leave_out_others(
         self,
@@ -314,7 +314,7 @@ class Watch:
 
     def _share(
         self,
-        places: Places,
+        limits: QpuLimits,
         taken: list[Buffer],
         jobs: Mapping[int, QueuedJob],
         entries: Mapping[int, Entry],
@@ -328,17 +328,17 @@ class Watch:
         waiting = [
             job
             for job in jobs.values()
-            if job.pool == places.qpu and job.reason == _WAITS and job.priority
+            if job.pool == limits.qpu and job.reason == _WAITS and job.priority
         ]
-        free_places = places.count - len(taken)
+        free_places = limits.count - len(taken)
         for id_, mark in sorted(held.items()):
             job = jobs.get(id_)
-            if mark.why is not Why.SHARE or job is None or job.pool != places.qpu:
+            if mark.why is not Why.SHARE or job is None or job.pool != limits.qpu:
                 continue
             if not self._is_settled(job):
                 continue
             others = any(one.uid != job.uid for one in waiting)
-            if counts[job.uid] < places.share or (free_places > 0 and not others):
+            if counts[job.uid] < limits.share or (free_places > 0 and not others):
                 with logged(id_):
                     self._let_request(job)
                 counts[job.uid] += 1
@@ -354,7 +354,7 @@ class Watch:
                 and self._is_requesting(jobs[one.job], entries.get(one.job))
             ]
             last = sorted(asking, key=lambda job: job.rank, reverse=True)
-            for job in last[: max(0, min(count - places.share, number))]:
+            for job in last[: max(0, min(count - limits.share, number))]:
                 with suppress(ProcessLookupError):
                     os.kill(entries[job.id].pid, signal.SIGUSR1)
 

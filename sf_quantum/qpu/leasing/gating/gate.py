@@ -47,7 +47,7 @@ from sf_quantum.qpu.leasing.gating.job_requests import (
 )
 from sf_quantum.qpu.leasing.gating.scheduler import GatedJob, Scheduler
 from sf_quantum.qpu.leasing.held_leases import AcquireOptions, WaitCancelled
-from sf_quantum.qpu.leasing.places import Places
+from sf_quantum.qpu.leasing.qpu_limits import QpuLimits
 from sf_quantum.qpu.sfq.service_qpu import SfqQpu
 from sf_quantum.text import unknown
 from sf_quantum.threads import in_thread
@@ -97,21 +97,21 @@ class Gate:
     """The gate: one process on a host with the commands of the batch system.
 
     :param qpus: clients with an admin's rights
-    :param places: limits on the number of jobs that request a QPU or have its lease
+    :param limits: limits on the number of jobs that request a QPU or have its lease
     :param hold_seconds: time after which the lease of a job without nodes is released
     """
 
     def __init__(
         self,
         qpus: Sequence[SfqQpu],
-        places: Sequence[Places],
+        limits: Sequence[QpuLimits],
         make_request: MakeRequest,
         scheduler: Scheduler,
         *,
         hold_seconds: float,
     ) -> None:
         self._qpus = {qpu.name: qpu for qpu in qpus}
-        self._places = places
+        self._limits = limits
         self._make_request = make_request
         self._hold_seconds = hold_seconds
         self._scheduler = scheduler
@@ -158,7 +158,7 @@ class Gate:
             for name, qpu in self._qpus.items()
         }
         jobs = self._scheduler.jobs()
-        self._forget_others(jobs)
+        self._forget_replaced_jobs(jobs)
         leases = {
             name: {
                 id_: lease.token
@@ -175,7 +175,9 @@ class Gate:
             job: at for job, at in self._without_nodes.items() if job in holders
         }
         present = jobs.keys() | holders | self._requests.keys()
-        self._latest = {job: to for job, to in self._latest.items() if job in present}
+        self._latest = {
+            job: request for job, request in self._latest.items() if job in present
+        }
         for qpu, held in leases.items():
             for id_, token in held.items():
                 state = jobs.get(id_), requested.get(id_, NO_REQUEST)
@@ -189,10 +191,10 @@ class Gate:
                 request.stop.set()
             elif request.reason:
                 self._explain(id_, request.reason)
-        for places in self._places:
-            self._send_requests(places, jobs, requested, leases)
+        for limits in self._limits:
+            self._send_requests(limits, jobs, requested, leases)
 
-    def _forget_others(self, jobs: Mapping[str, GatedJob]) -> None:
+    def _forget_replaced_jobs(self, jobs: Mapping[str, GatedJob]) -> None:
         """Forget the data about earlier jobs whose ids have been reused."""
         before = self._submitted
         # Slurm replaces the time when it requeues a job, so ``submitted`` is then empty: keep
@@ -261,7 +263,7 @@ class Gate:
             self._explain(id_, f"{qpu.name}: an administrator holds the job")
             text = "job %s: held by an administrator, so its lease is released"
             logger.info(text, id_)
-        elif not job.may_start or self._is_due(id_):
+        elif not job.may_start or self._has_waited_too_long(id_):
             self._scheduler.hold(id_)
             qpu.release_keeping_position(token)
             text = without_nodes(qpu.name, job.reason)
@@ -272,7 +274,7 @@ class Gate:
             # ``hold_seconds`` have passed, and the job would run without a lease.
             qpu.renew(token)
 
-    def _is_due(self, job: str) -> bool:
+    def _has_waited_too_long(self, job: str) -> bool:
         """Return whether a job has been without nodes for too long."""
         since = self._without_nodes.setdefault(job, time.monotonic())
         if time.monotonic() - since < self._hold_seconds:
@@ -282,33 +284,33 @@ class Gate:
 
     def _send_requests(
         self,
-        places: Places,
+        limits: QpuLimits,
         jobs: Mapping[str, GatedJob],
         requested: Mapping[str, JobRequest],
         leases: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Send requests of held jobs in order of submission, as far as the limits allow."""
-        users, waiting = Counter[str](), list[str]()
+        taken_by, waiting = Counter[str](), list[str]()
         for id_, job in jobs.items():
             # A job has one lease or request at a time, even if its request was changed.
-            used = [qpu for qpu, held in leases.items() if id_ in held]
+            qpus_in_use = [qpu for qpu, held in leases.items() if id_ in held]
             if id_ in self._requests:
-                used.append(self._latest[id_][0])
-            if places.qpu in used:
-                users[job.user] += 1
+                qpus_in_use.append(self._latest[id_][0])
+            if limits.qpu in qpus_in_use:
+                taken_by[job.user] += 1
             elif (
-                not used
-                and requested[id_][0] == places.qpu
+                not qpus_in_use
+                and requested[id_][0] == limits.qpu
                 and self._may_request(id_, job, requested[id_])
             ):
                 waiting.append(id_)
         # First fill each user's share, then the places that no other user needs.
-        for share in (places.share, places.count):
+        for share in (limits.share, limits.count):
             for id_ in [*waiting]:
                 user = jobs[id_].user
-                if users.total() < places.count and users[user] < share:
+                if taken_by.total() < limits.count and taken_by[user] < share:
                     waiting.remove(id_)
-                    users[user] += 1
+                    taken_by[user] += 1
                     self._try(id_, partial(self._request, id_, *requested[id_]))
 
     def _may_request(self, id_: str, job: GatedJob, requested: JobRequest) -> bool:

@@ -43,7 +43,7 @@ class EmulatedJobs(DeviceJobs):
     @property
     def recovery(self) -> Recovery:
         """See :attr:`DeviceJobs.recovery`: a job can run again without QPU cost."""
-        return Recovery.AGAIN
+        return Recovery.RERUN
 
     def submit(self, task: Task) -> str:
         """See :meth:`DeviceJobs.submit`."""

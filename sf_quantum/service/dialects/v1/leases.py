@@ -311,7 +311,7 @@ async def release(
 
     A lease that has already been released does not change.
     """
-    lease = await queue.leases.release(who, lease_id, keep_place=keep_place)
+    lease = await queue.leases.release(who, lease_id, keep_position=keep_place)
     return await _describe_with_jobs(queue, who, lease)
 
 

@@ -283,7 +283,7 @@ class DeviceJob:
 
     def _note_interruption(self) -> None:
         job, note = self._job, self._control.note
-        if note is None or self._device_jobs.recovery is Recovery.AGAIN:
+        if note is None or self._device_jobs.recovery is Recovery.RERUN:
             return
         try:
             written(

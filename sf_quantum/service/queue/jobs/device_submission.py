@@ -130,14 +130,14 @@ class DeviceSubmission:
         :returns: whether the job may run; ``False`` if it has ended, for example because it
             was cancelled
         """
-        if self._device_jobs.recovery is Recovery.AGAIN:
+        if self._device_jobs.recovery is Recovery.RERUN:
             return True
         number, identity = self._job.number, self._identity
         return not written(lambda: self._store.progress.send(number, identity)).final
 
     def _note_not_sent(self, unsure: bool) -> None:
         """Note that the device does not have the job, unless this is uncertain."""
-        if self._device_jobs.recovery is not Recovery.AGAIN and not unsure:
+        if self._device_jobs.recovery is not Recovery.RERUN and not unsure:
             written(lambda: self._store.progress.not_sent(self._job.number))
 
     def _find_arrived(self) -> str | None:
@@ -160,12 +160,12 @@ class DeviceSubmission:
         recovery = self._device_jobs.recovery
         if recovery is Recovery.BY_TAG:
             return True
-        if recovery is Recovery.AGAIN or self._job.repeatable:
+        if recovery is Recovery.RERUN or self._job.repeatable:
             return False
         raise InputError(f"{error}; {NOT_FOUND_AGAIN}")
 
     def _write_id(self, job_id: str) -> str:
-        if self._device_jobs.recovery is Recovery.AGAIN:
+        if self._device_jobs.recovery is Recovery.RERUN:
             return job_id
         # the vendor's id is on disk before the service uses it
         written(lambda: self._store.progress.submitted(self._job.number, job_id))

@@ -64,7 +64,7 @@ class JobRun:
     async def run(self) -> None:
         """Run an attempt until its end is on disk, or leave the job to the next process."""
         live, number = self._live, self._live.number
-        if self._device.jobs.recovery is Recovery.AGAIN:
+        if self._device.jobs.recovery is Recovery.RERUN:
             # on disk before the device has the job, so that no attempt is unrecorded
             job = await _write(lambda: self._store.progress.start(number))
         elif (stored := self._store.jobs.get(number)) is None:

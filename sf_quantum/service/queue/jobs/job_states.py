@@ -293,7 +293,7 @@ class LiveJob(Machine[State]):
             # the next service process completes the interruption, which is on disk
             self.attempt.leave()
 
-    def leave(self) -> None:
+    def leave_as_is(self) -> None:
         """Leave the job in its state to the next service process; end all waits for a move."""
         self.is_left = True
         self.wake()

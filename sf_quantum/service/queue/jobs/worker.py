@@ -34,7 +34,7 @@ class Worker:
 
     :ivar stopping: whether the service is stopping, and so starts no job
     :ivar none_may_start: whether no pending job could start when the worker last tried
-    :ivar between_jobs: lock that is held while jobs are on the device, or while the
+    :ivar device_lock: lock that is held while jobs are on the device, or while the
         device is being replaced
     :ivar finished: set when the worker has ended
     """
@@ -42,7 +42,7 @@ class Worker:
     def __init__(self, table: JobTable, settings: ServiceSettings) -> None:
         self.stopping = False
         self.none_may_start = False
-        self.between_jobs = asyncio.Lock()
+        self.device_lock = asyncio.Lock()
         self.finished = asyncio.Event()
         self.table = table
         self._slice_seconds = settings.slice_seconds
@@ -50,7 +50,7 @@ class Worker:
         self._max_losses = settings.service_deaths
         # monotonic time by which the worker ends in any case
         self._ends_by = math.inf
-        self._taking_back: asyncio.Task[None] | None = None
+        self._interrupting: asyncio.Task[None] | None = None
 
     @property
     def may_start(self) -> bool:
@@ -95,7 +95,7 @@ class Worker:
         """Give jobs to the device until the service stops."""
         table, runs = self.table, set[asyncio.Task[None]]()
         if table.on_device:  # the previous service process left jobs running
-            await self.between_jobs.acquire()
+            await self.device_lock.acquire()
         for live in table.on_device:
             runs.add(asyncio.create_task(self._run(live)))
         try:
@@ -116,7 +116,7 @@ class Worker:
                 run.cancel()
             self.finished.set()
             for live in table:
-                live.leave()
+                live.leave_as_is()
 
     async def _await_runs(self, runs: set[asyncio.Task[None]]) -> None:
         """Wait for the runs in progress when the service stops, for a limited time.
@@ -146,11 +146,11 @@ class Worker:
             if attempt is None or not attempt.submitted:
                 return None  # the next job could overtake the last job
         else:
-            await self.between_jobs.acquire()
+            await self.device_lock.acquire()
         live = self.table.take() if self.may_start else None
         self.none_may_start = live is None
         if live is None and not on_device:
-            self.between_jobs.release()
+            self.device_lock.release()
         return live
 
     async def _run(self, live: LiveJob) -> None:
@@ -161,7 +161,7 @@ class Worker:
         finally:
             table.on_device.remove(live)
             if not table.on_device:
-                self.between_jobs.release()
+                self.device_lock.release()
             self._note_state()
             table.changed.set()
 
@@ -173,14 +173,16 @@ class Worker:
     def _preempt(self) -> None:
         """Interrupt the jobs on the device that the next pending job pre-empts."""
         table = self.table
-        if not table.on_device or not self.may_start or self._is_taking_back:
+        if not table.on_device or not self.may_start or self._is_interrupting:
             return
         if (first := table.pending.first()) is not None:
             preempts = table.policy.preempts
             jobs = [live for live in table.on_device if preempts(first, live.entry)]
-            self.take_back(jobs, Interruption(Cause.PREEMPTION, first.job_class))
+            self.interrupt_jobs(jobs, Interruption(Cause.PREEMPTION, first.job_class))
 
-    def take_back(self, jobs: Sequence[LiveJob], interruption: Interruption) -> None:
+    def interrupt_jobs(
+        self, jobs: Sequence[LiveJob], interruption: Interruption
+    ) -> None:
         """Interrupt jobs on the device, the last job first.
 
         Otherwise, the end of one job would let the next job start.
@@ -193,18 +195,18 @@ class Worker:
         for live in pausing:  # immediately, so that no further slice is submitted
             live.interrupt(interruption)
         others = [live for live in jobs if live not in pausing]
-        if len(others) < 2 or self._is_taking_back:
+        if len(others) < 2 or self._is_interrupting:
             for live in others:
                 live.interrupt(interruption)
         else:
-            work = self._take_back(others, interruption)
-            self._taking_back = asyncio.create_task(work)
+            work = self._interrupt_in_turn(others, interruption)
+            self._interrupting = asyncio.create_task(work)
 
     @property
-    def _is_taking_back(self) -> bool:
-        return self._taking_back is not None and not self._taking_back.done()
+    def _is_interrupting(self) -> bool:
+        return self._interrupting is not None and not self._interrupting.done()
 
-    async def _take_back(
+    async def _interrupt_in_turn(
         self, jobs: Sequence[LiveJob], interruption: Interruption
     ) -> None:
         for live in reversed(jobs):

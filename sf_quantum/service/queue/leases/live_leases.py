@@ -211,20 +211,20 @@ class Leases:
         return self.use(who, lease_id)
 
     async def release(
-        self, who: Identity, lease_id: str, *, keep_place: bool = False
+        self, who: Identity, lease_id: str, *, keep_position: bool = False
     ) -> Lease:
         """End a lease and cancel its jobs; does nothing if the lease has ended.
 
         The release of another user's lease is recorded in the audit.
 
-        :param keep_place: whether the next request with the lease's key, within
+        :param keep_position: whether the next request with the lease's key, within
             :data:`.POSITION_SECONDS`, gets the position of the lease's request
-        :raises Refused: 403 for ``keep_place`` unless the sender is an admin, 404 if the
+        :raises Refused: 403 for ``keep_position`` unless the sender is an admin, 404 if the
             sender has no such lease, 503 if the end could not be written in time; the service
             continues to try
         """
         lease, record = self.find(who, lease_id), None
-        if keep_place:
+        if keep_position:
             # otherwise, a user could acquire one lease after another ahead of all others
             if not who.admin:
                 raise Refused(403, "only an admin may have a place kept", "keep_place")

@@ -16,7 +16,7 @@ class Occupancy:
     def __init__(self, jobs: JobTable) -> None:
         self._jobs = jobs
 
-    def began(
+    def begin(
         self, lease: Lease, age: float = 0.0, position: Position | None = None
     ) -> VQpuUse:
         """Note that a lease occupies a vQPU.
@@ -35,7 +35,7 @@ class Occupancy:
         self._jobs.estimator.held.add(lease)
         return VQpuUse(since, expires, position)
 
-    def ended(self, lease: Lease) -> None:
+    def end(self, lease: Lease) -> None:
         """Note that the lease's vQPU is free."""
         self._jobs.policy.released(lease)
         self._jobs.estimator.held.remove(lease.id)

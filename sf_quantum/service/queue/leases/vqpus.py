@@ -82,9 +82,9 @@ class VQpus:
         for lease in self._store.leases.held():
             if lease.waiting:
                 live = LiveLease(lease, Waiting())
-                self._wait(live)
+                self._enqueue(live)
             else:
-                vqpu_use = self._occupancy.began(lease, ages[lease.id])
+                vqpu_use = self._occupancy.begin(lease, ages[lease.id])
                 live = LiveLease(lease, Opening(vqpu_use))
                 self._hold(live, live.expect(Opening))
             self.table.add(live)
@@ -114,7 +114,7 @@ class VQpus:
         if not self.availability.accepts_work:
             self.requests.refuse(self.availability.reason)
 
-    def device_reported(self) -> None:
+    def device_status_reported(self) -> None:
         """Grant leases whose reservation has begun; end leases whose reservation has ended.
 
         A reservation may end early: the vendor may cancel, move or shorten it, or a
@@ -126,14 +126,16 @@ class VQpus:
             if isinstance(live.state, Held) and self.reservations.has_ended(
                 live.lease.reservation
             ):
-                self.background.start(self.end_logged(live, LeaseEndCause.EXPIRED))
+                self.background.start(
+                    self.end_or_log_error(live, LeaseEndCause.EXPIRED)
+                )
         self._assign()
 
     def request(
         self, user: str, job_class: JobClass, request: LeaseRequest
     ) -> ClientRequest:
         """Add a request, which is granted immediately if a vQPU is free."""
-        waiting = self.requests.of_client(user, job_class, request)
+        waiting = self.requests.add_for_client(user, job_class, request)
         self._assign()
         return waiting
 
@@ -152,7 +154,7 @@ class VQpus:
         """End a lease, unless another request with the same key shares it."""
         live.clients -= 1
         if not live.clients:
-            await self.end_logged(live, LeaseEndCause.CLIENT_GONE)
+            await self.end_or_log_error(live, LeaseEndCause.CLIENT_GONE)
 
     async def end(
         self,
@@ -226,7 +228,7 @@ class VQpus:
         live = stored.live
         lease = bounded(stored.new_lease(self.ends.settings), running)
         live.lease = replace(lease, id=live.lease.id)
-        vqpu_use = self._occupancy.began(live.lease, position=stored.position)
+        vqpu_use = self._occupancy.begin(live.lease, position=stored.position)
         live.move(live.expect(Waiting).granted(vqpu_use))
         self.background.start(self._write_grant(live))
 
@@ -234,11 +236,11 @@ class VQpus:
         self, waiting: ClientRequest, running: Mapping[str, ReservedTime]
     ) -> None:
         lease = bounded(waiting.new_lease(self.ends.settings), running)
-        vqpu_use = self._occupancy.began(lease, position=waiting.position)
+        vqpu_use = self._occupancy.begin(lease, position=waiting.position)
         live = LiveLease(lease, Opening(vqpu_use))
         self.table.add(live)
         waiting.granted.set_result(live)
-        for duplicate in self.requests.take_same(waiting):
+        for duplicate in self.requests.take_duplicates(waiting):
             duplicate.granted.set_result(live)
             live.clients += 1
         self.background.start(self._write_new(live))
@@ -251,14 +253,14 @@ class VQpus:
             live.move(live.expect(Registering).failed(error))
         else:
             live.move(live.expect(Registering).written())
-            self._wait(live)
+            self._enqueue(live)
         self._assign()
 
     async def _write_new(self, live: LiveLease) -> None:
         try:
             await asyncio.wrap_future(self._store.leases.add(live.lease))
         except sqlite3.Error as error:
-            self._occupancy.ended(live.lease)
+            self._occupancy.end(live.lease)
             self.table.remove(live)
             live.move(live.expect(Opening).failed(error))
             self._assign()
@@ -279,12 +281,12 @@ class VQpus:
         self._hold(live, live.expect(Granting))
         await self._control.lease_granted(live.lease.id)
 
-    def _wait(self, live: LiveLease) -> None:
+    def _enqueue(self, live: LiveLease) -> None:
         """Add a lease on disk to the waiting requests.
 
         A timer ends its wait at its latest start.
         """
-        self.requests.of_lease(live)
+        self.requests.add_for_lease(live)
         if (seconds := seconds_until(live.lease.latest_start)) < math.inf:
             loop = asyncio.get_running_loop()
             loop.call_later(max(0.0, seconds), self._end_late, live)
@@ -292,7 +294,9 @@ class VQpus:
     def _end_late(self, live: LiveLease) -> None:
         if isinstance(live.state, Waiting) and not self.stopped:
             self.requests.lease_ended(live)
-            self.background.start(self.end_logged(live, LeaseEndCause.NOT_GRANTED))
+            self.background.start(
+                self.end_or_log_error(live, LeaseEndCause.NOT_GRANTED)
+            )
 
     def _hold(self, live: LiveLease, state: Opening | Granting) -> None:
         live.touch()
@@ -307,13 +311,13 @@ class VQpus:
             live.activity.clear()
             seconds, cause = self.ends.next_end(live)
             if seconds <= 0:
-                self.background.start(self.end_logged(live, cause))
+                self.background.start(self.end_or_log_error(live, cause))
                 return
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if seconds == math.inf else seconds):
                     await live.activity.wait()
 
-    async def end_logged(self, live: LiveLease, cause: LeaseEndCause) -> None:
+    async def end_or_log_error(self, live: LiveLease, cause: LeaseEndCause) -> None:
         """End a lease when no client is waiting for the result.
 
         An error is logged instead of raised.
@@ -339,7 +343,7 @@ class VQpus:
         held_seconds = 0.0 if vqpu_use is None else time.monotonic() - vqpu_use.since
         log_lease_end(closed, end.cause, held_seconds)
         if vqpu_use is not None:
-            self._occupancy.ended(lease)
+            self._occupancy.end(lease)
         self._assign()
         await self._control.end_lease(lease.id, jobs)
         self.table.remove(live)

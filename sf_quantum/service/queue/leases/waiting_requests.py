@@ -130,7 +130,7 @@ class WaitingRequests:
     def __iter__(self) -> Iterator[WaitingRequest]:
         return iter(self._requests)
 
-    def of_client(
+    def add_for_client(
         self, user: str, job_class: JobClass, request: LeaseRequest
     ) -> ClientRequest:
         """Add a request whose client waits."""
@@ -139,7 +139,7 @@ class WaitingRequests:
         insort(self._requests, waiting, key=lambda one: one.order)
         return waiting
 
-    def of_lease(self, live: LiveLease) -> None:
+    def add_for_lease(self, live: LiveLease) -> None:
         """Add the request of a lease that is on disk."""
         lease = live.lease
         position = self._position(lease.user, lease.key)
@@ -258,7 +258,7 @@ class WaitingRequests:
         self._requests.remove(first[index])
         return first[index]
 
-    def take_same(self, granted: ClientRequest) -> Iterator[ClientRequest]:
+    def take_duplicates(self, granted: ClientRequest) -> Iterator[ClientRequest]:
         """Remove the other requests of clients with the key of a granted request."""
         key = granted.request.key
         for other in [*self._requests] if key is not None else []:

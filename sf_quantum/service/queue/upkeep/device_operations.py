@@ -61,14 +61,14 @@ async def run(
         preview(queue, operation, given)
         try:
             async with asyncio.timeout(wait_seconds):
-                await queue.between_jobs.acquire()
+                await queue.device_lock.acquire()
         except TimeoutError as error:
             detail = "a job still runs; try again, wait for longer, or drain the QPU"
             raise Refused(409, detail) from error
         try:
             return await _run(queue, user, operation, given)
         finally:
-            queue.between_jobs.release()
+            queue.device_lock.release()
     except Refused as error:
         old = operation.settings(queue.device)
         outcome = _cut(f"refused: {error.field or operation.name}: {error.detail}")

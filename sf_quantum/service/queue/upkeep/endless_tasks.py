@@ -71,7 +71,7 @@ class EndlessTasks:
             jobs.observations.enter(self._worker.device_state)
             if self._availability.status == "closed":
                 closed = Interruption(Cause.QPU_CLOSED)
-                self._worker.take_back([*jobs.on_device], closed)
+                self._worker.interrupt_jobs([*jobs.on_device], closed)
             jobs.changed.set()
             self._vqpus.availability_changed()
             await self._availability.changed(window)
@@ -89,7 +89,7 @@ class EndlessTasks:
 
     def _note_report(self) -> None:
         self._reported.set()
-        self._vqpus.device_reported()
+        self._vqpus.device_status_reported()
         jobs, availability, reason = (
             self._jobs,
             self._availability,

@@ -40,4 +40,4 @@ class SlurmWatch:
                 )
                 if gone_replies[id_] >= CLEAR_ANSWERS:
                     cause = LeaseEndCause.SLURM_JOB_GONE
-                    await self._vqpus.end_logged(live, cause)
+                    await self._vqpus.end_or_log_error(live, cause)

@@ -28,7 +28,7 @@ from sf_quantum.service.scheduling.shares import (
     ActiveShares,
     DecayingUsage,
     Sharer,
-    account,
+    account_for,
     account_of,
 )
 from sf_quantum.service.scheduling.work import Clock, PendingJob, Work
@@ -222,7 +222,7 @@ class FairShare(ByClass, Policy):
 
         def per_share(index: int) -> tuple[float, int]:
             lease = pending[index]
-            count = counts[account(lease.user, lease.request.project)] + 1
+            count = counts[account_for(lease.user, lease.request.project)] + 1
             return count / self._share(lease), index
 
         for index, lease in enumerate(pending):
@@ -231,7 +231,7 @@ class FairShare(ByClass, Policy):
         return min(range(len(pending)), key=per_share)
 
     def _share(self, pending: PendingLease) -> int:
-        owner = account(pending.user, pending.request.project)
+        owner = account_for(pending.user, pending.request.project)
         return pending.request.tenths or self._shares.of((owner, None))
 
     def _charge(self, job: PendingJob, qpu_seconds: float) -> None:

@@ -391,9 +391,9 @@ async def test_an_admin_has_the_place_of_a_released_lease_kept(
     third = asyncio.create_task(acquire(queue, 60, key="third"))
     await until(lambda: queue.leases.waiting == 2)
     with pytest.raises(Refused, match="only an admin"):
-        await queue.leases.release(ANN, first.id, keep_place=True)
+        await queue.leases.release(ANN, first.id, keep_position=True)
     assert held(queue, first)
-    await queue.leases.release(ADMIN, first.id, keep_place=True)
+    await queue.leases.release(ADMIN, first.id, keep_position=True)
     lease = await second
     again = asyncio.create_task(acquire(queue, 60, key="first"))
     await until(lambda: queue.leases.waiting == 2)

@@ -57,10 +57,10 @@ async def test_a_lease_is_granted_when_its_reservation_begins(tmp_path: Path) ->
         await until(lambda: queue.leases.waiting == 1)
         # the request holds up nobody
         other = await queue.leases.acquire(BOB, LeaseRequest())
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         assert not asked.done()
         device.times["slot"] = (-1, 7200)
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         lease = await asked
     assert (other.reservation, other.expires) == (None, None)
     assert lease.reservation == "slot"
@@ -96,7 +96,7 @@ async def test_a_lease_ends_when_its_reservation_is_changed(
             await queue.leases.acquire(BOB, LeaseRequest(reservation="other")),
         ]
         device.times["slot"] = changed
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
         assert queue.leases.find(ANN, lease.id).reason == "its time is over"
         assert queue.leases.held == others
@@ -109,10 +109,10 @@ async def test_a_restart_keeps_leases_until_the_vendor_is_heard(tmp_path: Path) 
     del device.times["slot"]
     device.times["other"] = None
     async with running_queue(tmp_path, device, ServiceSettings()) as queue:
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         assert queue.leases.find(ANN, lease.id).held
         device.times["slot"] = None
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         await until(lambda: queue.leases.find(ANN, lease.id).reason is not None)
 
 
@@ -210,6 +210,6 @@ async def test_a_lease_on_disk_waits_for_its_reservation(tmp_path: Path) -> None
     async with running_queue(tmp_path, device, ServiceSettings()) as queue:
         assert queue.leases.waiting_on_disk == [lease.id]
         device.times["slot"] = (-1, 7200)
-        queue.vqpus.device_reported()
+        queue.vqpus.device_status_reported()
         await until(lambda: queue.leases.find(ANN, lease.id).held)
         assert queue.leases.find(ANN, lease.id).expires == device.made + 7200

@@ -8,7 +8,7 @@ from typing import Self
 
 
 @dataclass(frozen=True)
-class Places:
+class QpuLimits:
     """The limits on jobs that request a QPU, or have its lease, at the same time.
 
     :param count: largest number of jobs
