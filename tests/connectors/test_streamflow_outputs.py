@@ -351,9 +351,7 @@ def test_the_contents_of_a_file_are_read_as_they_are(
     }
     bind(project, {"/s": [{"deployment": "host"}]})
     assert project.run() == 0, project.log
-    _, _, end = project.log.partition("COMPLETED workflow execution\n")
-    collected, _ = json.JSONDecoder().raw_decode(end)
-    assert collected == {"out": content}
+    assert project.outputs == {"out": content}
 
 
 @pytest.mark.process
@@ -380,8 +378,7 @@ def test_a_text_of_the_work_directory_is_in_a_new_folder(
     }
     bind(project, {"/s": [{"deployment": "host"}]})
     assert project.run() == 0, project.log
-    _, _, end = project.log.partition("COMPLETED workflow execution\n")
-    collected, _ = json.JSONDecoder().raw_decode(end)
+    collected = project.outputs
     assert Path(collected["out"]["path"]).read_text() == "one\ntwo\n3\n"
 
 
@@ -417,8 +414,7 @@ def test_remote_files_are_moved_whatever_their_names(
     }
     bind(project, {"/s": [{"deployment": "host"}], "/t": [{"deployment": "host"}]})
     assert project.run() == 0, project.log
-    _, _, end = project.log.partition("COMPLETED workflow execution\n")
-    collected, _ = json.JSONDecoder().raw_decode(end)
+    collected = project.outputs
     assert collected["file"]["basename"] == name
     assert collected["file"]["size"] == len("content\n")
     assert Path(collected["file"]["path"]).read_text() == "content\n"
@@ -475,9 +471,7 @@ def test_remote_files_are_found_whatever_their_names(
     }
     bind(project, {"/s": [{"deployment": "host"}]})
     assert project.run() == 0, project.log
-    _, _, end = project.log.partition("COMPLETED workflow execution\n")
-    collected, _ = json.JSONDecoder().raw_decode(end)
-    assert collected == {"all": 5, "some": 3, "none": 0, "run": 0}
+    assert project.outputs == {"all": 5, "some": 3, "none": 0, "run": 0}
 
 
 async def test_no_more_than_the_first_bytes_are_read() -> None:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -199,6 +199,17 @@ class Project:
         """What the driver printed, with everything StreamFlow can say."""
         path = self.folder / "log"
         return path.read_text() if path.exists() else ""
+
+    @property
+    def outputs(self) -> Any:
+        """What ``streamflow run`` printed as the outputs of the workflow.
+
+        They follow the last messages unless Python's output is unbuffered.
+        """
+        _, _, end = self.log.partition("COMPLETED workflow execution\n")
+        _, start, text = f"\n{end}".partition("\n{")
+        outputs, _ = json.JSONDecoder().raw_decode(start + text, 1)
+        return outputs
 
     def events(self) -> list[Event]:
         """The last run's journal."""
