@@ -1,9 +1,10 @@
-"""Names of remote files, as the shell of a remote host reads them.
+"""Names of remote files, as the shell of a remote host or a pod reads them.
 
 StreamFlow 0.2.0rc3 does not quote names in these commands, or quotes them in a way in which a
 shell expands ``$`` and backquotes: files with spaces in their names cannot be moved, and a name
 such as ``$(...)``, which may be a value of an input, runs a command. :data:`REPLACEMENTS` are
-for these functions and methods.
+for these functions and methods. They quote words for a shell, which reads the commands of all
+connectors: in StreamFlow, those for Kubernetes are the only ones that open streams without one.
 """
 
 from __future__ import annotations
@@ -13,15 +14,20 @@ import os
 import posixpath
 import shlex
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 from typing import Any
 
 from streamflow.core import utils
+from streamflow.core.data import StreamWrapper
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.remotepath import RemoteStreamFlowPath
 from streamflow.deployment.connector import base, container, kubernetes, queue_manager
 from streamflow.deployment.connector import ssh as ssh_connector
+from streamflow.deployment.connector.container import ContainerConnector
+from streamflow.deployment.connector.kubernetes import KubernetesBaseConnector
+from streamflow.deployment.wrapper import get_inner_location
 
 
 async def _copy_remote_to_local(
@@ -31,14 +37,53 @@ async def _copy_remote_to_local(
 
 
 async def _copy_remote_to_remote(
-    *, src: str, reader_command: Sequence[str] | None = None, **options: Any
+    *,
+    src: str,
+    reader_command: Sequence[str] | None = None,
+    writer_command: Sequence[str] | None = None,
+    **options: Any,
 ) -> None:
     reader = reader_command or ("tar", "chf", "-", "-C", *posixpath.split(src))
-    await _transfer(src=src, reader_command=_quoted(*reader), **options)
+    # Without a writer's command, StreamFlow takes that of `_get_remote_to_remote_write_command`.
+    writer = _quoted(*writer_command) if writer_command else None
+    await _transfer(
+        src=src, reader_command=_quoted(*reader), writer_command=writer, **options
+    )
 
 
 async def _copy_same_connector(*, src: str, dst: str, **options: Any) -> Any:
     return await _copy(src=shlex.quote(src), dst=shlex.quote(dst), **options)
+
+
+async def _copy_between_volumes(
+    self: ContainerConnector, *, src: str, dst: str, **options: Any
+) -> None:
+    await _copy_in_container(
+        self, src=shlex.quote(src), dst=shlex.quote(dst), **options
+    )
+
+
+async def _get_container_writer(
+    self: ContainerConnector, command: Sequence[str], location: ExecutionLocation
+) -> AbstractAsyncContextManager[StreamWrapper]:
+    # StreamFlow's own has a shell evaluate the words of `$(...)`, which have one space between
+    # them, and of which patterns are names of files.
+    inside = self._get_run_command(" ".join(command), location, interactive=True)
+    return await self.connector.get_stream_writer(inside, get_inner_location(location))
+
+
+async def _get_pod_reader(
+    self: KubernetesBaseConnector, command: Sequence[str], location: ExecutionLocation
+) -> AbstractAsyncContextManager[StreamWrapper]:
+    # StreamFlow declares the words of this command as numbers.
+    words: list[Any] = ["sh", "-c", " ".join(command)]
+    return await _read_from_pod(self, words, location)
+
+
+async def _get_pod_writer(
+    self: KubernetesBaseConnector, command: Sequence[str], location: ExecutionLocation
+) -> AbstractAsyncContextManager[StreamWrapper]:
+    return await _write_to_pod(self, ["sh", "-c", " ".join(command)], location)
 
 
 async def _get_local_to_remote_destination(
@@ -184,6 +229,9 @@ def _quoted(*words: str) -> list[str]:
 _fetch = base.copy_remote_to_local
 _transfer = base.copy_remote_to_remote
 _copy = base.copy_same_connector
+_copy_in_container = ContainerConnector._local_copy
+_read_from_pod = KubernetesBaseConnector.get_stream_reader
+_write_to_pod = KubernetesBaseConnector.get_stream_writer
 #: class or module, name, and what replaces it there
 REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
     *(
@@ -199,6 +247,10 @@ REPLACEMENTS: tuple[tuple[type | ModuleType, str, Any], ...] = (
         for module in (utils, base, container, kubernetes, queue_manager, ssh_connector)
         if hasattr(module, name)
     ),
+    (ContainerConnector, "_local_copy", _copy_between_volumes),
+    (ContainerConnector, "get_stream_writer", _get_container_writer),
+    (KubernetesBaseConnector, "get_stream_reader", _get_pod_reader),
+    (KubernetesBaseConnector, "get_stream_writer", _get_pod_writer),
     (RemoteStreamFlowPath, "chmod", _chmod),
     (RemoteStreamFlowPath, "mkdir", _mkdir),
     (RemoteStreamFlowPath, "rmtree", _rmtree),
