@@ -9,11 +9,11 @@ from streamflow.core.exception import WorkflowDefinitionException
 from sf_quantum.connectors.slurm import scripts
 from sf_quantum.connectors.slurm.allocation.elastic_rules import ElasticSettings
 from sf_quantum.connectors.slurm.services import (
-    HELD_ARRAY,
     SEVERAL_CLUSTERS,
     AllocationSettings,
     ReservedSettings,
     SlurmService,
+    array_problem,
 )
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.connectors.slurm.transport.slurmrestd import (
@@ -45,13 +45,16 @@ def check(
         _check_rest(where, services, strategies, template, slurmrestd)
     _check_reserved(where, services, strategies)
     for name, service in services.items():
-        is_held = isinstance(service.settings or default, ElasticSettings) or any(
-            isinstance(one, ReservedSettings) and name in one.services
-            for one in strategies
+        problem = array_problem(
+            is_elastic=isinstance(service.settings or default, ElasticSettings),
+            is_reserved=any(
+                isinstance(one, ReservedSettings) and name in one.services
+                for one in strategies
+            ),
         )
-        if is_held and service.is_array(template(name)):
+        if problem is not None and service.is_array(template(name)):
             raise WorkflowDefinitionException(
-                f"{where}, service {name}: {'; '.join(HELD_ARRAY)}."
+                f"{where}, service {name}: {'; '.join(problem)}."
             )
         if scripts.has_option(template(name), "-M", "--clusters"):
             raise WorkflowDefinitionException(

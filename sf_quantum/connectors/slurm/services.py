@@ -25,10 +25,6 @@ SEVERAL_CLUSTERS = (
     "an allocation is in one cluster, but its services name different ones",
     "give all services of `reserve` the same `clusters`",
 )
-HELD_ARRAY = (
-    "an allocation that is kept for several jobs cannot be an array",
-    "remove array, or give the service allocation: per-step",
-)
 
 
 @dataclass(frozen=True)
@@ -51,6 +47,23 @@ class ReservedSettings:
 
 
 AllocationSettings: TypeAlias = PerStepSettings | ReservedSettings | ElasticSettings
+
+
+def array_problem(*, is_elastic: bool, is_reserved: bool) -> tuple[str, str] | None:
+    """Return the error about a service with an array, and its remedy; ``None`` if it is right.
+
+    :param is_elastic: whether the strategy of the service is ``elastic``
+    :param is_reserved: whether a ``reserve`` of the deployment names the service
+    """
+    remedies = {
+        "take the service out of reserve": is_reserved,
+        "give the service allocation: per-step": is_elastic,
+    }
+    needed = " and ".join(remedy for remedy, needs in remedies.items() if needs)
+    if not needed:
+        return None
+    what = "an allocation that is kept for several jobs cannot be an array"
+    return what, f"remove array, or {needed}"
 
 
 def read_settings(value: str | Mapping[str, JSON]) -> AllocationSettings:

@@ -54,6 +54,9 @@ SERVICE = {
 }  # fmt: skip
 
 
+RESERVED = "{strategy: reserved, reserve: [quantum]}"
+
+
 @pytest.fixture
 def cluster() -> None:
     """The cluster is one of ``sfq.slurm``."""
@@ -72,22 +75,28 @@ def test_a_cluster(cluster: None, new: str, line: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("allocation", "is_held"),
+    ("allocation", "of_service", "remedy"),
     [
-        ("elastic", True),
-        ("{strategy: reserved, reserve: [quantum]}", True),
-        ("per-step", False),
+        ("elastic", "", "give the service allocation: per-step"),
+        (RESERVED, "", "take the service out of reserve"),
+        (RESERVED, "allocation: per-step, ", "take the service out of reserve"),
+        (
+            *(RESERVED, "allocation: elastic, "),
+            "take the service out of reserve and give the service allocation: per-step",
+        ),
+        ("elastic", "allocation: per-step, ", ""),
+        ("per-step", "", ""),
     ],
 )
 def test_an_array_that_would_keep_its_nodes_is_a_problem(
-    cluster: None, allocation: str, is_held: bool
+    cluster: None, allocation: str, of_service: str, remedy: str
 ) -> None:
     edited(FILE, "maxConcurrentJobs: 4", f"allocation: {allocation}")
-    edited(FILE, "partition: qpu", "array: 1-3, partition: qpu")
+    edited(FILE, "partition: qpu", f"{of_service}array: 1-3, partition: qpu")
     where = f"{FILE}:31: deployments.cluster.config.services.quantum.array"
     what = "an allocation that is kept for several jobs cannot be an array"
-    right = "remove array, or give the service allocation: per-step"
-    assert found() == ([f"{where}: {what}; {right}"] if is_held else [])
+    line = f"{where}: {what}; remove array, or {remedy}"
+    assert found() == ([line] if remedy else [])
 
 
 @pytest.mark.process

@@ -11,7 +11,7 @@ from pathlib import Path
 from sf_quantum.checking.deployments.slurm.services import Service
 from sf_quantum.checking.document import Document, FileProblem
 from sf_quantum.connectors.slurm import scripts
-from sf_quantum.connectors.slurm.services import HELD_ARRAY, SEVERAL_CLUSTERS
+from sf_quantum.connectors.slurm.services import SEVERAL_CLUSTERS, array_problem
 from sf_quantum.connectors.slurm.transport import rest
 from sf_quantum.errors import InputError
 from sf_quantum.files import JSON, KeyPath, listing, mapping
@@ -136,8 +136,11 @@ class Cluster:
         default = _strategy(self.config)
         for name, service in self._services.items():
             strategy = _strategy(service.content) or default
-            if "array" in service.content and (strategy == "elastic" or name in held):
-                yield self.document.problem((*service.where, "array"), *HELD_ARRAY)
+            problem = array_problem(
+                is_elastic=strategy == "elastic", is_reserved=name in held
+            )
+            if problem is not None and "array" in service.content:
+                yield self.document.problem((*service.where, "array"), *problem)
 
     def _check_counts(
         self, allocation: dict[str, JSON], where: KeyPath

@@ -578,13 +578,20 @@ async def test_an_array_that_shares_a_file_is_refused(
 
 
 @pytest.mark.parametrize(
-    "allocation", ["elastic", {"strategy": "reserved", "reserve": ["list"]}]
+    ("allocation", "remedy"),
+    [
+        ("elastic", "give the service allocation: per-step"),
+        (
+            {"strategy": "reserved", "reserve": ["list"]},
+            "take the service out of reserve",
+        ),
+    ],
 )
 async def test_an_array_that_keeps_an_allocation_is_refused(
-    lab: Lab, tmp_path: Path, allocation: JSON
+    lab: Lab, tmp_path: Path, allocation: JSON, remedy: str
 ) -> None:
     services: dict[str, JSON] = {"list": {"array": "1-2"}}
-    refusal = "service list: an allocation that is kept .* cannot be an array"
+    refusal = f"an array; remove array, or {remedy}\\.$"
     async with cluster(lab, tmp_path, services=services, allocation=allocation) as jobs:
         with pytest.raises(WorkflowDefinitionException, match=refusal):
             await jobs.connector.deploy(False)
