@@ -15,6 +15,7 @@ from sf_quantum.connectors.slurm import sbatch_options, scripts
 from sf_quantum.connectors.slurm.allocation.step_job import (
     StepJob,
     read_result,
+    unreadable,
     with_limit,
 )
 from sf_quantum.connectors.slurm.job import BatchJob
@@ -33,6 +34,8 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
 
     :raises SlurmRefusal: if Slurm refuses the job, or reports that it will never start the
         job, and the job can run on another target
+    :raises WorkflowExecutionException: if the tasks of an array would write to one file, or
+        the output of a job that succeeded cannot be read
     """
     requested = time.time()
     usage = NodeUsage(queue.deployment, job.service, "per-step", job=job.name)
@@ -75,7 +78,18 @@ async def run_alone(queue: SlurmQueue, job: StepJob) -> JobOutcome:
             starting.cancel()
     outcome = with_limit(job, outcome)
     usage.record(job.name, requested, outcome)
-    output, errors = streams or await _files(queue, batch_job, job)
+    try:
+        output, errors = streams or await _files(queue, batch_job, job, outcome)
+    except WorkflowExecutionException:
+        if outcome.good:
+            raise
+        return unreadable(outcome)
+    if outcome.good and not output:
+        # An empty result would be a wrong one.
+        raise WorkflowExecutionException(
+            f"Job {job.name}, Slurm job {outcome.slurm_job}: Slurm no longer knows the job's "
+            "output files"
+        )
     # the mark states the size of the default output file only, so it is not used for other
     # files
     mark = batch_job.mark if output == own_output else None
@@ -106,13 +120,17 @@ def _pattern(spool: str, batch_job: BatchJob) -> str:
 
 
 async def _files(
-    queue: SlurmQueue, batch_job: BatchJob, job: StepJob
+    queue: SlurmQueue,
+    batch_job: BatchJob,
+    job: StepJob,
+    outcome: JobOutcome | None = None,
 ) -> tuple[str, str]:
     """Return the files of a job's standard output, and those of its errors if they differ.
 
     Each of the two strings has one file per line; for an array, the files of its tasks in
-    order.
+    order, and of those tasks only that have started.
 
+    :param outcome: outcome of the array; ``None`` for another job
     :raises WorkflowExecutionException: if the files are unknown
     """
     output = scripts.path(queue.login.spool, batch_job.key, "out")
@@ -121,7 +139,11 @@ async def _files(
         output = await queue.controller.files(batch_job.slurm_job, "StdOut")
     elif batch_job.array:
         stem = scripts.path(queue.login.spool, batch_job.key, "")[:-1]
-        output = await queue.login.read(f"ls -v {shlex.quote(stem)}-*.out")
+        listing = f"ls -v {shlex.quote(stem)}-*.out"
+        if outcome is not None and not outcome.good:
+            # An array that was cancelled before its first task started has no files.
+            listing = f"{listing} 2>/dev/null || :"
+        output = await queue.login.read(listing)
     if scripts.has_option(job.body, "-e", "--error"):
         errors = await queue.controller.files(batch_job.slurm_job, "StdErr")
     return output, errors

@@ -71,7 +71,7 @@ async def read_result(
 ) -> JobOutcome:
     """Return the outcome of a job with the output of its job script.
 
-    :param output: the script's output files, one per line
+    :param output: the script's output files, one per line; empty if there is none
     :param mark: the job's mark, which states the size of the output
     :param errors: the script's files for standard error, if they differ from the output files
     :raises WorkflowExecutionException: if the output cannot be read
@@ -88,12 +88,20 @@ async def read_result(
         return replace(outcome, output=text)
     try:
         # Messages of sfq lease and of Slurm come first, then messages of the command.
-        last = await _last_lines(login, job, f"{output}\n{errors}", job.stderr or "")
+        last = await _last_lines(
+            login, job, f"{output}\n{errors}".strip(), job.stderr or ""
+        )
         last = last or await _last_lines(login, job, job.stdout or "")
         lines = f"; its last lines:\n{last}" if last else "; it printed nothing"
     except WorkflowExecutionException:
-        lines = "; its output cannot be read"
+        return unreadable(outcome)
     return replace(outcome, output=f"{outcome.sentence()}{lines}")
+
+
+def unreadable(outcome: JobOutcome) -> JobOutcome:
+    """Return the outcome of a failed job whose output cannot be read."""
+    text = f"{outcome.sentence()}; its output cannot be read"
+    return replace(outcome, output=text)
 
 
 async def _last_lines(login: LoginNode, job: StepJob, *groups: str) -> str:

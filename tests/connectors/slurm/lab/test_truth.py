@@ -17,6 +17,7 @@ from streamflow.core.exception import (
     WorkflowExecutionException,
 )
 
+from sf_quantum.connectors.slurm.transport.controller import Commands
 from sf_quantum.files import JSON
 from tests.lab import Lab
 from tests.support.lab_conf import Options
@@ -559,6 +560,54 @@ async def test_each_task_of_an_array_has_its_own_output(
     for task in started:
         assert task.result() == ("\n".join(lines), 0)
     assert bad.result().partition("its last lines:\n")[2].splitlines() == lines
+
+
+async def test_an_array_that_never_starts_is_told_with_its_reason(
+    lab: Lab, tmp_path: Path
+) -> None:
+    head = "#!/bin/sh\n#SBATCH --array=1-2 --begin=now+1hour --output=out-%a"
+    (tmp_path / "own.sh").write_text(f"{head}\n{{{{streamflow_command}}}}\n")
+    services: dict[str, JSON] = {
+        "list": {"array": "1-2", "begin": "now+1hour"},
+        "own": {"file": "own.sh"},
+    }
+    async with (
+        cluster(lab, tmp_path, services=services) as jobs,
+        asyncio.TaskGroup() as group,
+    ):
+        waiting = [
+            group.create_task(jobs.failing("echo begun", name)) for name in services
+        ]
+        ids = await jobs.submitted(len(services))
+        lab.output("scancel", *map(str, ids.values()))
+    for task in waiting:
+        assert " is CANCELLED " in task.result()
+        assert task.result().endswith("; it printed nothing")
+
+
+async def test_a_failure_is_told_though_its_files_are_unknown(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(*_: object) -> str:
+        raise WorkflowExecutionException("The output of a job cannot be read: lost")
+
+    async def forgotten(*_: object) -> str:
+        return ""
+
+    head = "#!/bin/sh\n#SBATCH --array=1-2 --output=out-%a"
+    (tmp_path / "own.sh").write_text(f"{head}\n{{{{streamflow_command}}}}\n")
+    services: dict[str, JSON] = {"own": {"file": "own.sh"}}
+    async with cluster(lab, tmp_path, services=services) as jobs:
+        monkeypatch.setattr(Commands, "files", unknown)
+        bad, good = await asyncio.gather(
+            jobs.failing("exit 3", "own"), jobs.failing("echo well", "own")
+        )
+        monkeypatch.setattr(Commands, "files", forgotten)
+        empty = await jobs.failing("echo well", "own")
+    assert " with exit code 3 " in bad
+    assert bad.endswith("; its output cannot be read")
+    assert good == "The output of a job cannot be read: lost"
+    assert empty.endswith(": Slurm no longer knows the job's output files")
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
