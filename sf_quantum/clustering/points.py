@@ -19,6 +19,8 @@ from sf_quantum.files import cannot_read
 LARGEST = 1e150
 #: limit up to which doubles represent all whole numbers
 WHOLE = 2**53
+#: number of points that are hashed at a time
+HASHED_ROWS = 4096
 #: errors that NumPy raises for an invalid header, or an array that does not fit into memory
 BROKEN_NPY = (OSError, ValueError, SyntaxError, tokenize.TokenError, MemoryError)
 
@@ -73,9 +75,13 @@ def read_points(path: str | Path, label: str | None = None) -> Points:
 
 def digest(values: NDArray[np.float64]) -> str:
     """Return a hash of points, which depends on their order."""
-    shape = f"{values.shape}\n".encode()
-    content = np.ascontiguousarray(values, "<f8").tobytes()
-    return hashlib.sha256(shape + content).hexdigest()[:16]
+    hashed = hashlib.sha256(f"{values.shape}\n".encode())
+    # Blocks, so that no copy is as large as all points.
+    for start in range(0, len(values), HASHED_ROWS):
+        # The sum with 0.0 turns -0.0 into 0.0, so equal points have the same hash.
+        block = values[start : start + HASHED_ROWS] + 0.0
+        hashed.update(np.ascontiguousarray(block, "<f8").data)
+    return hashed.hexdigest()[:16]
 
 
 def _read_npy(path: Path) -> Points:

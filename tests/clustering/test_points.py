@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sf_quantum.clustering.points import LARGEST, read_points
+from sf_quantum.clustering.points import HASHED_ROWS, LARGEST, digest, read_points
 from sf_quantum.errors import InputError
 
 VALUES = [[1.0, -2.5], [3e2, 4.0]]
@@ -351,3 +352,26 @@ def test_quoted_cells_are_read_as_csv_says(tmp_path: Path) -> None:
     points = read_points(path, "the, kind")
     assert points.values.tolist() == [[1.0], [2.0]]
     assert points.truth == ["cat, big", "dog"]
+
+
+def test_equal_points_have_the_same_hash() -> None:
+    points = np.array([[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]])
+    assert digest(points) == "07fa5efd0b76f497"
+    assert digest(np.where(points == 0, -0.0, points)) == digest(points)
+    assert digest(np.asfortranarray(points)) == digest(points)
+    assert digest(points[::-1]) != digest(points)
+    assert digest(points.reshape(2, 3)) != digest(points)
+
+
+def test_points_of_several_blocks_are_hashed_without_a_copy() -> None:
+    points = np.random.default_rng(0).random((10 * HASHED_ROWS + 1, 4))
+    changed = points.copy()
+    changed[-1, -1] = 2.0
+    assert digest(changed) != digest(points)
+    tracemalloc.start()
+    try:
+        digest(points)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < points.nbytes / 4
