@@ -52,7 +52,7 @@ class _Device:
 class _LeaseRow:
     """The columns that are read of a lease in the service's report of usage."""
 
-    lease: str = ""
+    lease: str
     project: str | None = None
     slurm_job_id: str | None = None
     slurm_cluster: str | None = None
@@ -84,7 +84,7 @@ def collect(
     over = [job for job in submitted if job.ended is not None]
     leases = _leases(client, since)
     trace = QpuTrace(
-        [_row(job, leases.get(job.owner, _LeaseRow())) for job in over],
+        [_row(job, leases.get(job.owner) or _LeaseRow(job.owner)) for job in over],
         device.name,
         device.technology,
     )
@@ -130,18 +130,20 @@ def _readable(
 def _leases(client: ServiceClient, since: float | None) -> dict[str, _LeaseRow]:
     """Return the rows of the usage report for leases, by lease id."""
     by_id: dict[str, _LeaseRow] = {}
-    count = 1
-    while len(by_id) < count:
-        query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(len(by_id))}
+    offset, count = 0, 1
+    while offset < count:
+        query = {"by": "lease", "limit": str(jobs.PAGE), "offset": str(offset)}
         if since is not None:
             query["from"] = str(since)
         path = f"/v1/accounting?{urlencode(query)}"
         answer = service.request(client, "GET", path)
         page = read_answer(client.name, _LeasePage, answer, "a report")
-        if not page.rows:
+        new = {row.lease: row for row in page.rows if row.lease not in by_id}
+        # A service that ignores the offset, or whose count is wrong, would be queried without end.
+        if not new:
             break
-        by_id |= {row.lease: row for row in page.rows}
-        count = page.count
+        by_id |= new
+        offset, count = offset + len(page.rows), page.count
     return by_id
 
 

@@ -123,13 +123,18 @@ def _pages(
 ) -> Iterator[tuple[dict[str, JSON], _Report]]:
     """Yield the pages of a report, each as the service's reply and as typed rows."""
     count, until = 1, args.until
-    offset = 0
+    offset, previous = 0, list[dict[str, JSON]]()
     while offset < count:
         page = mapping(service.request(client, "GET", _path(args, until, offset)))
         report = read_answer(client.name, _Report, page, "a report")
+        # A service that ignores the offset, or whose count is wrong, would be queried without end.
+        if offset and report.rows == previous:
+            return
         yield page, report
-        until, count = report.until, report.count
-        offset += PAGE
+        if not report.rows:
+            return
+        until, count, previous = report.until, report.count, report.rows
+        offset += len(report.rows)
 
 
 def _path(args: argparse.Namespace, until: JSON, offset: int) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sf_quantum.cli import main
@@ -30,10 +32,8 @@ REPORT: dict[str, JSON] = {
 def test_any_answer_is_shown_or_refused_in_one_line(
     answer: JSON, form: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # More pages would be asked for.
-    count = mapping(answer).get("count")
-    assume(not isinstance(count, int | float) or not 1 < count <= MAX_NUMBER)
-    with scripted_server([(200, answer)]) as server:
+    # A second page repeats the first one, so a third page is not requested.
+    with scripted_server([(200, answer), (200, answer)]) as server:
         code = main(["usage", "--url", server.url, *form])
     output, errors = capsys.readouterr()
     assert (code, errors.count("\n")) in ((0, 0), (1, 1), (75, 1))
@@ -46,6 +46,61 @@ def test_a_report_without_rows_is_refused(capsys: pytest.CaptureFixture[str]) ->
         assert main(["usage", "--url", server.url]) != 0
     expected = "its answer is not a report, is it sfq serve? rows: missing"
     assert expected in capsys.readouterr().err
+
+
+LEASE_ROW: JSON = {
+    **{"lease": "a" * 32, "user": "ann", "project": None},
+    **{"slurm_job_id": "77", "slurm_cluster": None, "slurm_account": None},
+}
+LEASES: dict[str, JSON] = {"count": 2, "rows": [LEASE_ROW]}
+TRACED: JSON = {"name": "q", "technology": "annealer"}
+
+
+@settings(
+    deadline=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(answer=changed(LEASES))
+def test_any_report_of_leases_is_traced_or_refused_in_one_line(
+    answer: JSON, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "qpu.csv"
+    # A second page repeats the first one, so a third page is not requested.
+    with scripted_server(
+        [(200, TRACED), (200, []), (200, answer), (200, answer)]
+    ) as server:
+        code = main(["usage", "--trace", str(path), "--url", server.url])
+        assert len(server.credentials) <= 4
+    output, errors = capsys.readouterr()
+    assert (code, errors.count("\n")) in ((0, 0), (1, 1), (75, 1))
+    assert bool(output) == (code == 0)
+
+
+def test_a_row_of_a_traced_report_without_a_lease_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report: JSON = {"count": 3, "rows": [{"user": name} for name in "abc"]}
+    path = tmp_path / "qpu.csv"
+    with scripted_server([(200, TRACED), (200, []), (200, report)]) as server:
+        assert main(["usage", "--trace", str(path), "--url", server.url]) == 75
+    errors = capsys.readouterr().err
+    assert (
+        "its answer is not a report, is it sfq serve? rows[0].lease: missing" in errors
+    )
+    assert errors.count("\n") == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("rows", [[], [ROW]])
+def test_a_report_with_fewer_rows_than_its_count_ends(
+    rows: list[JSON], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report: JSON = {**REPORT, "count": MAX_NUMBER, "rows": rows}
+    with scripted_server([(200, report)] * 3) as server:
+        assert main(["usage", "--csv", "--url", server.url]) == 0
+        assert len(server.credentials) <= 2
+    assert capsys.readouterr().out.count("\n") == 1 + len(rows)
 
 
 AUDIT: JSON = {
