@@ -290,7 +290,9 @@ class DeviceContract:
 
     def test_each_kind_of_job_runs(self, device: Device) -> None:
         for task in self.tasks(device):
-            assert isinstance(checked(device, task), Size)
+            size = checked(device, task)
+            assert isinstance(size, Size)
+            assert size.qubits != 0, "an unknown number of qubits is None, not 0"
             job_id = submitted(device, task)
             assert over(device, job_id, task) == "Completed"
             outcome = device.jobs.result(job_id, task)

@@ -285,6 +285,9 @@ class Device(ABC):
     def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
         """Reject a job that cannot run on the device; may take seconds.
 
+        By default, only the sizes of problems are known. Under a lease with ``max_qubits``, a
+        job without ``Size.qubits`` is rejected.
+
         :returns: the size of the job's payload
         :raises FieldError: if the job cannot run; the error names the field of the request
         :raises Busy: if this machine is too busy to check the job now

@@ -43,7 +43,8 @@ def check(content: JSON, qubits: int) -> Size:
         sum(size.values for size in sizes),
         sum(size.updates for size in sizes),
         problems=len(sizes),
-        qubits=max(size.qubits for size in sizes),
+        # a BQM has as many variables as values
+        qubits=max(size.values for size in sizes),
     )
 
 

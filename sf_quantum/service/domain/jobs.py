@@ -189,7 +189,8 @@ class Size:
         for a list of BQMs, the mean
     :param shot_ns: nanoseconds by which they lengthen each shot; for a list, the mean
     :param qubits: largest number of qubits, variables, atoms or modes of a circuit,
-        sequence or problem; 0 if unknown
+        sequence or problem; ``None`` if unknown
+    :param qubits_problem: why ``qubits`` is unknown; empty if the device does not report it
     :param gates: number of gates, measurements and resets in all circuits
     :param shot_amplitudes: number of amplitudes that the gates change in each shot, if
         shots are simulated one at a time
@@ -210,7 +211,8 @@ class Size:
     problems: int = 0
     setup_ns: float = 0.0
     shot_ns: float = 0.0
-    qubits: int = 0
+    qubits: int | None = None
+    qubits_problem: str = ""
 
 
 @dataclass(frozen=True)

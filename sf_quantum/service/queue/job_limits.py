@@ -20,14 +20,14 @@ def check_sizes(lease: Lease, kind: Kind, shots: int, size: Size) -> None:
         return
     what = "variables" if kind == "problem" else "qubits"
     most = f"the lease is for at most {lease.max_qubits}"
+    if size.qubits is None:
+        reason = size.qubits_problem
+        if not reason:
+            job = "an experiment" if kind == "photonic" else f"a {kind}"
+            reason = f"the device does not report how many {what} {job} uses"
+        raise Refused(422, f"{most} {what}, and {reason}", kind)
     if size.qubits > lease.max_qubits:
         raise Refused(422, f"{size.qubits} {what}, {most}", kind)
-    if kind != "problem" and not size.qubits:
-        detail = f"{most} qubits, and the number of qubits is not certain"
-        if kind == "circuit":
-            remedy = "declare them as in qubit[5] q; and without pragmas or annotations"
-            detail = f"{detail}: {remedy}"
-        raise Refused(422, detail, kind)
 
 
 def check_run_seconds(most: float, expected: float) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from sf_quantum.files import JSON
 from sf_quantum.protocol.descriptions import Description
+from sf_quantum.protocol.tasks import JobParameters
 from sf_quantum.service.device.emulator.device import EmulatedDevice
-from sf_quantum.service.device.interface import Cost
+from sf_quantum.service.device.interface import Cost, Device
 from sf_quantum.service.device.vendor.sizes import checked, operands, qubits
 from sf_quantum.service.domain.errors import Refused
 from sf_quantum.service.domain.jobs import (
@@ -119,24 +120,26 @@ def test_qubits_that_are_not_named_one_by_one_count(
         ('include "/*"; qubit[9] q; include "*/";', 9),
         ("// qubit[9] q;\nqubit[2] r;", 2),
         # what the patterns may miss
-        ("const int n = 9; qubit[n] q;", 0),
-        ("qubit[0x9] q;", 0),
-        ("qubit[2] a; qubit[3 + 4] b;", 0),
-        ("pragma /*\nqubit[9] q;\npragma */", 0),
-        ("@note /*\nqubit[9] q;\n@note */", 0),
-        ("def f(qubit q) { x q; } qubit[9] q;", 0),
-        ("", 0),
+        ("const int n = 9; qubit[n] q;", None),
+        ("qubit[0x9] q;", None),
+        ("qubit[2] a; qubit[3 + 4] b;", None),
+        ("pragma /*\nqubit[9] q;\npragma */", None),
+        ("@note /*\nqubit[9] q;\n@note */", None),
+        ("def f(qubit q) { x q; } qubit[9] q;", None),
+        # it may be in another language
+        ("", None),
     ],
 )
 def test_qubits_of_a_vendors_circuit_are_all_counted_or_none(
-    text: str, expected: int
+    text: str, expected: int | None
 ) -> None:
     assert qubits(text) == expected
     for native in ((), ("r", "cz")):
         told = Description("x", 40, ("circuit",), native_gates=native)
         # one text of which the number is not certain leaves all of them uncertain
         size = checked("circuit", [text, "qubit[3] q; measure q;"], told)
-        assert (size.qubits == 0) is (expected == 0)
+        assert (size.qubits is None) is (expected is None)
+        assert bool(size.qubits_problem) is (expected is None)
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -165,15 +168,48 @@ async def test_a_circuit_of_unknown_size_is_refused_under_a_bound(
         who = Identity("ann", admin=False)
         bound = await queue.leases.acquire(who, LeaseRequest(max_qubits=4))
     check_sizes(bound, "circuit", 1, Size(qubits=4))
-    check_sizes(bound, "problem", 1, Size())
     check_sizes(replace(bound, max_qubits=None), "circuit", 1, Size())
-    refused: dict[Kind, str] = {
-        "circuit": "declare them as in",
-        "sequence": "not certain",
+    told = Description("x", 40, ("circuit", "sequence"))
+    refused: dict[Kind, tuple[str, str]] = {
+        "circuit": ("qubit[n] q;", "not certain: declare them as in"),
+        "sequence": ("{}", "the number of qubits is not certain"),
     }
-    for kind, words in refused.items():
+    for kind, (text, words) in refused.items():
         with pytest.raises(Refused, match=words):
-            check_sizes(bound, kind, 1, Size())
+            check_sizes(bound, kind, 1, checked(kind, text, told))
+
+
+async def test_a_circuit_that_uses_no_qubit_runs_under_a_bound(
+    tmp_path: Path,
+) -> None:
+    told = Description("x", 40, ("circuit",), native_gates=("r", "cz"))
+    unused = checked("circuit", "OPENQASM 3.0; qubit[9] q; bit[2] c;", told)
+    assert (unused.qubits, unused.qubits_problem) == (0, "")
+    async with running_queue(tmp_path, EmulatedDevice(), None) as queue:
+        who = Identity("ann", admin=False)
+        bound = await queue.leases.acquire(who, LeaseRequest(max_qubits=4))
+    check_sizes(bound, "circuit", 1, unused)
+
+
+class _Uncounted(EmulatedDevice):
+    """Checks jobs as a site's own device does that overrides nothing for it."""
+
+    def check(self, kind: Kind, content: JSON, parameters: JobParameters) -> Size:
+        return Device.check(self, kind, content, parameters)
+
+
+def test_a_device_that_does_not_count_qubits_says_so() -> None:
+    device = _Uncounted(technology="superconducting", time_scale=0, qubits=5)
+    with running_service(device) as service:
+        lease = acquired(service, max_qubits=4)
+        status, told = submitted(service, lease, "bell", circuit=BELL)
+        assert (status, told["field"]) == (422, "circuit")
+        assert told["detail"] == (
+            "the lease is for at most 4 qubits, and the device does not report how many "
+            "qubits a circuit uses"
+        )
+        # the service itself counts the variables of a problem
+        assert submitted(service, lease, "problem")[0] == 201
 
 
 def test_a_job_for_which_too_few_seconds_are_left_is_refused() -> None:

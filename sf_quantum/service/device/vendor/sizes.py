@@ -42,6 +42,12 @@ _FOREIGN = re.compile(
     r"""\b(?:pragma|cal|defcal|defcalgrammar|include|OPENQASM)\b|["']|@\S|^[ \t]*@""",
     re.ASCII | re.MULTILINE,
 )
+# Why the number of qubits of a job is unknown.
+_UNCERTAIN: dict[Kind, str] = {
+    "circuit": "the number of qubits is not certain: declare them as in qubit[5] q; and "
+    "without pragmas or annotations",
+    "sequence": "the number of qubits is not certain",
+}
 
 
 def checked(kind: Kind, content: JSON, description: Description) -> Size:
@@ -64,40 +70,51 @@ def checked(kind: Kind, content: JSON, description: Description) -> Size:
         if native and description.topology is not None:
             # a register may have all qubits, including those out of service
             most = description.topology.labels
-    largest, are_known = 0, True
+    largest, is_certain = 0, True
     for text in texts:
         if not isinstance(text, str):
             raise FieldError(kind, "expected text")
         count = qubits(text) if kind == "circuit" else atoms(text)
+        if count is None:
+            is_certain = False
+            continue
         if 0 < most < count:
             raise FieldError(kind, f"{count} {what} do not fit on {most} qubits")
-        are_known = are_known and count > 0
-        largest = max(largest, min(count, operands(text)) if native else count)
-    return Size(circuits=circuits, qubits=largest if are_known else 0)
+        used = operands(text) if native else count
+        largest = max(largest, count if used is None else min(count, used))
+    if is_certain:
+        return Size(circuits=circuits, qubits=largest)
+    return Size(circuits=circuits, qubits_problem=_UNCERTAIN[kind])
 
 
-def qubits(text: str) -> int:
-    """Count the qubits of a circuit, without a parser; 0 if some may be missed."""
+def qubits(text: str) -> int | None:
+    """Count the qubits of a circuit, without a parser.
+
+    :returns: the number of qubits; ``None`` if some may be missed, or none is declared, since
+        such a text may be in another language
+    """
     bare = _bare(text)
     sizes = [int(new or old or 1) for new, _, _, old in _REGISTER.findall(bare)]
     if len(sizes) < len(_DECLARES.findall(bare)):
-        return 0
-    return sum(sizes) + len({*_PHYSICAL.findall(bare)})
+        return None
+    return sum(sizes) + len({*_PHYSICAL.findall(bare)}) or None
 
 
-def operands(text: str) -> int:
+def operands(text: str) -> int | None:
     """Count the qubits that the statements of a circuit name, likewise without a parser.
 
     If a statement names a whole register, all declared qubits are counted. A parameter in
     the definition of a gate is no qubit, even if it has the name of a register.
     """
+    if (declared := qubits(text)) is None:
+        return None
     bare = _bare(text)
     names = {new or old for _, new, old, _ in _REGISTER.findall(bare)}
     statements = _REGISTER.sub(";", _GATE.sub(lambda one: _kept(one, names), bare))
     words = _OPERAND.findall(statements)
     used = {(name, index) for name, index in words if name in names}
     if not all(index for _, index in used) or not all(map(str.isascii, names)):
-        return qubits(text)
+        return declared
     return len(used) + len({*_PHYSICAL.findall(bare)})
 
 
@@ -116,8 +133,8 @@ def _bare(text: str) -> str:
     return "" if "\r" in text or _FOREIGN.search(bare) else " ".join(bare.split())
 
 
-def atoms(text: str) -> int:
-    """Count the atoms of a sequence.
+def atoms(text: str) -> int | None:
+    """Count the atoms of a sequence; ``None`` if it has no list of them.
 
     :raises FieldError: if the sequence is not JSON
     """
@@ -126,4 +143,4 @@ def atoms(text: str) -> int:
     except ValueError as error:
         detail = "expected Pulser's abstract representation, JSON"
         raise FieldError("sequence", detail) from error
-    return len(register) if isinstance(register, list) else 0
+    return len(register) if isinstance(register, list) else None

@@ -111,7 +111,7 @@ def test_counted_qubits_are_those_of_qiskits_parser(version: int) -> None:
         assert qubits(circuit.text) == declared, circuit.text
         expected = declared if circuit.names_whole else used
         assert counted == expected >= used, circuit.text
-        exact += counted < declared
+        exact += expected < declared
     assert exact > 25
 
 
@@ -171,8 +171,8 @@ def test_a_register_with_a_name_in_other_letters_counts_whole() -> None:
     ],
 )
 def test_a_declaration_that_another_parser_may_see_is_not_missed(hidden: str) -> None:
-    assert qubits(f"qubit[2] q; {hidden}") == 0
-    assert qubits(f"OPENQASM {hidden} 3.0; qubit[2] q;") == 0
+    assert qubits(f"qubit[2] q; {hidden}") is None
+    assert qubits(f"OPENQASM {hidden} 3.0; qubit[2] q;") is None
 
 
 def test_a_declaration_after_a_character_that_is_skipped_counts() -> None:
