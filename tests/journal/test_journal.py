@@ -6,18 +6,21 @@ import fcntl
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from sf_quantum import journal
 from sf_quantum.errors import InputError
-from sf_quantum.journal.events import DamagedError, parse
+from sf_quantum.journal.events import KINDS, DamagedError, parse
+from tests.support.folders import ROOT
 from tests.support.journals import Event, append, read, write
 
 
@@ -39,6 +42,14 @@ def test_events_come_back_in_order_with_their_times(written: journal.Journal) ->
     assert events[1]["status"] == "running"
     times = [event["time"] for event in events]
     assert times == sorted(times, key=lambda time: float(str(time)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_lists_every_field_of_an_event(kind: str) -> None:
+    text = (ROOT / "docs/reference/journal.md").read_text()
+    (row,) = re.findall(rf"^\| `{kind}` \|.*", text, re.MULTILINE)
+    names = {one.name for one in fields(KINDS[kind])} - {"time"}
+    assert names <= {*re.findall(r"`(\w+)`", row)}
 
 
 LINES = [

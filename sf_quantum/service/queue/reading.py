@@ -147,8 +147,8 @@ class JobReader:
         :param kind: a key of :data:`PARTS`; a job of another kind is refused with 409
         :param first: index of the first circuit or BQM
         :param seconds: longest wait
-        :param make: makes the response from the job and the results as JSON texts, of about
-            :data:`RESULT_CHARACTERS` in total; called in another thread
+        :param make: makes the response from the job and the results as JSON texts, the last
+            of which reaches :data:`RESULT_CHARACTERS` in total; called in another thread
         """
         if (job := self.find(who, job_id)).kind != kind:
             raise Refused(409, f"the job is a {job.kind}, it has no {PARTS[kind]}")

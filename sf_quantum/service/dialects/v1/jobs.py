@@ -288,9 +288,9 @@ async def result(job_id: str, queue: Queue, who: Who) -> Response:
     response_class=Response,
     responses={
         200: {
-            "description": "A line of JSON for each circuit, with `circuit`, the number of "
-            "the circuit from 0, and `counter`. An answer has at least one "
-            "such line, and otherwise at most 1,000,000 characters of them. "
+            "description": "A line of JSON for each finished circuit, with `circuit`, the "
+            "number of the circuit from 0, and `counter`. No further such line "
+            "follows once the counters have 1,000,000 characters in total. "
             "The last line contains `next`, the number of the next circuit to "
             "request, `state`, the job's state, and `over`, whether all "
             "counters have been returned.",
@@ -323,10 +323,10 @@ async def counters(
     response_class=Response,
     responses={
         200: {
-            "description": "A line of JSON for each BQM, with `problem`, the number of the "
-            "BQM from 0, and `sample_set`. An answer has at least one such "
-            "line, and otherwise at most 1,000,000 characters of them. The "
-            "last line contains `next`, the number of the next BQM to "
+            "description": "A line of JSON for each finished BQM, with `problem`, the "
+            "number of the BQM from 0, and `sample_set`. No further such line "
+            "follows once the sample sets have 1,000,000 characters in total. "
+            "The last line contains `next`, the number of the next BQM to "
             "request, `state`, the job's state, and `over`, whether all "
             "sample sets have been returned.",
             "content": {"application/x-ndjson": {}},
