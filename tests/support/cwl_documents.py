@@ -186,6 +186,53 @@ def _sampled(rng: random.Random, sources: list[str]) -> list[str]:
     return rng.sample(sources, min(2, len(sources)))
 
 
+#: files that types of :func:`nested_type` import
+IMPORTED: dict[str, JSON] = {
+    "field.json": {"name": "m", "type": "int"},
+    "fields.json": [{"name": "m", "type": "int"}, {"name": "n", "type": "string?"}],
+    "map.json": {"m": "int", "n": {"type": "string?"}},
+    "type.json": {"type": "enum", "symbols": ["m", "n"]},
+    "symbols.json": ["m", "n"],
+    "binding.json": {"prefix": "-x"},
+}
+
+
+def nested_type(rng: random.Random, depth: int = 3) -> JSON:
+    """A random valid type, parts of which may be in files of :data:`IMPORTED`."""
+    bound: dict[str, JSON] = {}
+    if rng.random() < 0.3:
+        bindings: list[JSON] = [{"position": 1}, {"$import": "binding.json"}]
+        bound["inputBinding"] = rng.choice(bindings)
+    match rng.randrange(6 if depth else 3):
+        case 0:
+            return rng.choice(KINDS)
+        case 1:
+            return {"$import": "type.json"}
+        case 2:
+            symbols: list[JSON] = [["a", "b"], {"$import": "symbols.json"}]
+            return {"type": "enum", "symbols": rng.choice(symbols), **bound}
+        case 3:
+            items = [nested_type(rng, depth - 1) for _ in range(rng.randint(1, 2))]
+            listed: JSON = items if len(items) > 1 else items[0]
+            return {"type": "array", "items": listed, **bound}
+        case _:
+            return {"type": "record", "fields": _record_fields(rng, depth), **bound}
+
+
+def _record_fields(rng: random.Random, depth: int) -> JSON:
+    if rng.random() < 0.2:
+        return {"$import": rng.choice(["fields.json", "map.json"])}
+    fields: dict[str, JSON] = {
+        name: {"type": nested_type(rng, depth - 1)}
+        for name in "abc"[: rng.randint(1, 3)]
+    }
+    imported: dict[str, JSON] = {"$import": "field.json"}
+    if rng.random() < 0.5:
+        return {**fields, **({"m": imported} if rng.random() < 0.5 else {})}
+    listed: list[JSON] = [{"name": k, **mapping(v)} for k, v in fields.items()]
+    return [*listed, imported] if rng.random() < 0.5 else listed
+
+
 def mutated(content: JSON, rng: random.Random) -> JSON:
     """A document with one mistake, or what may be one."""
     content = deepcopy(content)

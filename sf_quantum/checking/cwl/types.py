@@ -43,6 +43,8 @@ FILE_FIELDS: dict[str, dict[str, JSON]] = {
     },
 }
 WORDS = (*PRIMITIVE, *FILES, ANY, NULL, "array", "record", "enum")
+# key of a mapping whose content is in another file; StreamFlow does not read $mixin
+IMPORT = "$import"
 # By type: the other types for which a value of the type is also accepted.
 WIDER = {
     "int": ("long", "float", "double"),
@@ -62,12 +64,14 @@ class Type:
     :param items: types of an array's items
     :param fields: types of a record's fields, by name
     :param symbols: symbols of an enum
+    :param is_elsewhere: whether another file contains some of the fields or symbols
     """
 
     name: str
     items: Types = ()
     fields: dict[str, Types] = field(default_factory=dict, compare=False)
     symbols: tuple[str, ...] = ()
+    is_elsewhere: bool = False
 
     def __str__(self) -> str:
         if self.name != "array":
@@ -133,7 +137,7 @@ def is_optional(body: JSON) -> bool:
 def is_bare(types: Types) -> bool:
     """Return whether an alternative, or a type inside it, is a record without fields."""
     return any(
-        (type_.name == "record" and not type_.fields)
+        (type_.name == "record" and not (type_.fields or type_.is_elsewhere))
         or is_bare(type_.items)
         or any(map(is_bare, type_.fields.values()))
         for type_ in types
@@ -198,22 +202,13 @@ def unknown(
         ``items``
     """
     if isinstance(declared, str):
-        name = declared.rstrip("?[]")
-        if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
-            yield Fault(where, f"unknown type {name!r}", suggestion(name, WORDS))
-        elif name != declared and not is_short:
-            inner = declared.removesuffix("?").removesuffix("[]")
-            right = f"{{type: array, items: {inner}}}"
-            if declared.endswith("?"):
-                right = '["null", {}]'.format(right if "[]" in declared else inner)
-            what = f"items has no short form such as {declared!r}"
-            yield Fault(where, what, f"write {right}")
+        yield from _unknown_name(declared, where, is_short=is_short)
     elif isinstance(declared, list):
         if not declared:
             yield Fault(where, "unknown type '[]'", suggestion("[]", WORDS))
         for index, item in enumerate(declared):
             yield from unknown(item, (*where, index), is_short=is_short)
-    elif isinstance(declared, dict) and "$import" not in declared:
+    elif isinstance(declared, dict) and IMPORT not in declared:
         yield from unknown(declared.get("type"), (*where, "type"))
         items_ = declared.get("items")
         yield from unknown(items_, (*where, "items"), is_short=False)
@@ -224,11 +219,37 @@ def unknown(
             )
 
 
+def _unknown_name(declared: str, where: KeyPath, *, is_short: bool) -> Iterator[Fault]:
+    name = declared
+    while name.endswith(("?", "[]")):
+        name = name.removesuffix("?").removesuffix("[]")
+    if name not in (*WORDS, *STREAMS) and not any(c in name for c in "#:/."):
+        yield Fault(where, f"unknown type {name!r}", suggestion(name, WORDS))
+    elif name != declared and not is_short:
+        what = f"items has no short form such as {declared!r}"
+        right = ", ".join(_long_form(declared))
+        if declared.endswith("?") and not isinstance(where[-1], int):
+            right = f"[{right}]"
+        yield Fault(where, what, f"write {right}")
+
+
+def _long_form(name: str) -> list[str]:
+    """Return the alternatives, in YAML, that a short form such as ``string[]?`` stands for."""
+    if name.endswith("?"):
+        inner = _long_form(name.rstrip("?"))
+        return [f'"{NULL}"', *(one for one in inner if one != f'"{NULL}"')]
+    if name.endswith("[]"):
+        inner = _long_form(name[:-2])
+        items = inner[0] if len(inner) == 1 else f"[{', '.join(inner)}]"
+        return [f"{{type: array, items: {items}}}"]
+    return [f'"{NULL}"' if name == NULL else name]
+
+
 def malformed(declared: JSON, where: KeyPath) -> Iterator[Fault]:
     """Yield wrong and missing keys of the mappings in a type that a parser rejects."""
     for index, item in enumerate(declared if isinstance(declared, list) else []):
         yield from malformed(item, (*where, index))
-    if not isinstance(declared, dict) or "$import" in declared:
+    if not isinstance(declared, dict) or IMPORT in declared:
         return
     kind = declared.get("type")
     keys = _KEYS.get(kind if isinstance(kind, str) else "")
@@ -236,7 +257,8 @@ def malformed(declared: JSON, where: KeyPath) -> Iterator[Fault]:
         yield from malformed(kind, (*where, "type"))
         return
     yield from _wrong_keys(declared, where, keys)
-    if kind == "enum" and not isinstance(declared.get("symbols", []), list):
+    symbols = declared.get("symbols", [])
+    if kind == "enum" and not (isinstance(symbols, list) or IMPORT in mapping(symbols)):
         yield Fault((*where, "symbols"), "the symbols are no list", "write a list")
     yield from malformed(declared.get("items"), (*where, "items"))
     if not isinstance(declared.get("fields", {}), list | dict):
@@ -261,6 +283,8 @@ def _wrong_keys(
 
     :param keys: keys that are needed, and further keys
     """
+    if IMPORT in content:
+        return
     needed, others = keys
     known = (*needed, *others)
     missing = [key for key in needed if key not in content]
@@ -337,6 +361,8 @@ def _read(item: JSON) -> Iterator[Type]:
         return
     content = mapping(item)
     match content.get("type"):
+        case "record" | "enum" as name if _has_import(content):
+            yield Type(name, is_elsewhere=True)
         case "array":
             yield Type("array", read(content.get("items")))
         case "enum":
@@ -358,11 +384,20 @@ def _fields(
 ) -> Iterator[tuple[str, JSON, KeyPath]]:
     """Yield the name, type and key path of each field of a record."""
     above, fields = (*where, "fields"), content.get("fields")
+    if IMPORT in mapping(fields):
+        return
     for key, body in mapping(fields).items():
         yield key, body, (*above, key)
     for index, body in enumerate(fields if isinstance(fields, list) else []):
         name = str(mapping(body).get("name")).rpartition("/")[2]
         yield name.rpartition("#")[2], body, (*above, index)
+
+
+def _has_import(content: dict[str, JSON]) -> bool:
+    """Return whether another file contains fields of a record, or symbols of an enum."""
+    parts = [content.get("fields"), *listing(content.get("symbols"))]
+    parts += [body for _, body, _ in _fields(content, ())]
+    return any(IMPORT in mapping(part) for part in parts)
 
 
 def _fits(source: Type, sink: Type) -> bool:
@@ -372,7 +407,7 @@ def _fits(source: Type, sink: Type) -> bool:
     if source.name == sink.name == "array":
         return fits(source.items, sink.items)
     if source.name == sink.name == "record":
-        return all(
+        return source.is_elsewhere or all(
             name in source.fields and fits(source.fields[name], types)
             for name, types in sink.fields.items()
             if not any(type_.name == NULL for type_ in types)
@@ -382,6 +417,8 @@ def _fits(source: Type, sink: Type) -> bool:
 
 def _fault(value: JSON, type_: Type, where: KeyPath) -> Fault | None:
     """Return why a value does not match an alternative; ``None`` if it matches."""
+    if type_.is_elsewhere:
+        return None
     wrong = f"{_short(value)} does not fit"
     right = f"its type is {type_}"
     if type_.name in FILES:

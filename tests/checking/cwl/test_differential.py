@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sf_quantum.checking import check_file
 from sf_quantum.cli import parser_for
@@ -40,6 +41,55 @@ def test_no_mutant_passes_that_streamflow_rejects(seed: int, tmp_path: Path) -> 
     problems = documents.checked(path)
     if why := documents.rejected(path):
         assert problems, why
+
+
+def typed(folder: Path, **inputs: JSON) -> Path:
+    """Write a StreamFlow file that runs a tool with inputs of these types, or without."""
+    for name, part in documents.IMPORTED.items():
+        (folder / name).write_text(json.dumps(part))
+    optional = {name: {"type": ["null", kind]} for name, kind in inputs.items()}
+    content = {
+        "cwlVersion": "v1.2",
+        "class": "CommandLineTool",
+        "baseCommand": "true",
+        "inputs": optional,
+        "outputs": {},
+    }
+    file, path = folder / "main.cwl", folder / "sf.yml"
+    file.write_text(json.dumps(content, indent=1))  # problems name lines
+    path.write_text(json.dumps(documents.streamflow_file(file, None)))
+    return path
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_valid_type_is_blamed_for_a_wrong_one(seed: int, tmp_path: Path) -> None:
+    right = documents.nested_type(random.Random(seed))
+    path = typed(tmp_path, right=right)
+    assert documents.rejected(path) == ""
+    assert [*map(str, documents.checked(path))] == []
+    wrong: JSON = {"type": "array", "itms": "int"}
+    problems = documents.checked(typed(tmp_path, right=right, wrong=wrong))
+    assert [p.where for p in problems] == [("inputs", "wrong", "type", 1, "itms")]
+
+
+SHORT = ["?", "[]", "[]?", "?[]", "[][]", "[][]?", "[]?[]", "?[][]", "[]?[]?[]"]
+
+
+@pytest.mark.parametrize("marks", SHORT)
+@pytest.mark.parametrize("name", ["string", "null", "Any"])
+@pytest.mark.parametrize("is_item", [False, True])
+def test_the_remedy_of_a_short_form_in_items_is_valid(
+    marks: str, name: str, is_item: bool, tmp_path: Path
+) -> None:
+    short: JSON = ["int", f"{name}{marks}"] if is_item else f"{name}{marks}"
+    path = typed(tmp_path, x={"type": "array", "items": short})
+    assert documents.rejected(path)
+    (problem,) = documents.checked(path)
+    remedy = problem.right.removeprefix("write ")
+    long = yaml.safe_load(f"[int, {remedy}]" if is_item else remedy)
+    path = typed(tmp_path, x={"type": "array", "items": long})
+    assert documents.rejected(path) == ""
+    assert [*map(str, documents.checked(path))] == []
 
 
 PORTS: list[JSON] = [{}, {"type": None}, {"type": "Any"}]
