@@ -141,7 +141,7 @@ class History:
         return times._replace(pending_seconds=times.other_seconds - ran)
 
     def size(self, step: str) -> JobSize | None:
-        """Return the size of a step's latest quantum job; None if it is unknown."""
+        """Return the size of a step's latest job, on any target; ``None`` if unknown."""
         return self._sizes.get(step)
 
     def spent(self, step: str | None = None) -> dict[str, float]:

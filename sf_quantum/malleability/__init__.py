@@ -43,7 +43,7 @@ def offload(
     :param keep: number of nodes to keep, including this process's and the batch script's
         nodes
     :param nodes: number of nodes after the block; by default the number at the job's start
-    :param patience: longest wait for nodes, in seconds; the program then continues with the
+    :param wait_seconds: longest wait for nodes, in seconds; the program then continues with the
         nodes that are free. ``None`` sets no limit
     :returns: the names of the nodes, updated at the end of the block
     :raises InputError: if the nodes cannot be given back

@@ -492,7 +492,7 @@ class Qpu(ABC):
         raise NotImplementedError(f"QPU type {self.type!r} has no job side")
 
     def find(self, tag: str) -> str | None:
-        """Look up a job by its tag, if :attr:`finds` is set; ``None`` if no job has the tag.
+        """Look up a job by its tag, if :attr:`finds_by_tag` is set; ``None`` if no job has the tag.
 
         :raises QpuError: if the vendor does not answer
         """

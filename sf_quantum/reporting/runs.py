@@ -75,7 +75,7 @@ class Report(Sequence[Row]):
     and a timeline.
 
     :param status: status of the run, see :attr:`Run.status`
-    :param usage: nodes and QPU time
+    :ivar usage: nodes and QPU time
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class Run:
     """A run that has ended.
 
     :param status: exit status of StreamFlow
-    :param seconds: from the first job's first event to the last one's
     """
 
     status: int

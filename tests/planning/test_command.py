@@ -412,7 +412,7 @@ def test_each_error_has_a_line(
 
 
 def test_the_schema_is_that_of_the_model() -> None:
-    """``sf_quantum/planning/schemas/workload.json`` is written by :func:`workload_schema`."""
+    """``sf_quantum/planning/schemas/workload.json`` is written by ``workload_schema``."""
     schema = read_schema("planning/schemas/workload.json")
     assert schema == workload_schema()
     validator = Draft202012Validator(schema)

@@ -1,7 +1,7 @@
 """A vendor that lies: a proxy before one that does not, which changes its answers.
 
 A lie is about what a client believes, so each protocol has its own words for it
-(:data:`PROTOCOLS`). :class:`Odd` changes any answer at any place.
+(:class:`Words`). :class:`Odd` changes any answer at any place.
 """
 
 from __future__ import annotations
@@ -153,8 +153,9 @@ class Words:
 
     :param results: by lie, what becomes of an answer with a result
     :param is_result: whether an answer has a result
-    :param is_job: whether an answer tells of a job
-    :param submits: whether an answer has the id of a new job
+    :param others: by another lie, the change of the answers
+    :param ids: whether an answer may have the id of a new job
+    :param id_key: key of this id
     """
 
     is_result: Callable[[str, str, JSON], bool]

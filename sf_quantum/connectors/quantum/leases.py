@@ -263,7 +263,7 @@ class LeasePool:
     async def wait_for_loss(self, check: Callable[[], QpuLoss | None]) -> QpuLoss:
         """Wait until a job has to leave the QPU, and return the reason.
 
-        :param look: function that returns the reason, if any, such as :meth:`QpuWatch.look`
+        :param check: function that returns the reason, if any, such as :meth:`QpuMonitor.check`
         """
         while True:
             if (loss := await self._in_thread(check)) is not None:

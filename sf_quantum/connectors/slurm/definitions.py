@@ -34,11 +34,11 @@ def check(
     """Check a deployment; the call blocks while a token for ``slurmrestd`` is created.
 
     :param where: name of the deployment in messages
-    :param strategies: strategies of the deployment and of its services
+    :param default: allocation settings of the services that have none
     :param template: function that returns the job script of a service, without a command
-    :raises WorkflowDefinitionException: if a reserved service is not defined, a key is not
-        supported over slurmrestd, slurmrestd's token is missing, or clusters are named in a
-        wrong place
+    :raises WorkflowDefinitionException: if a reserved service is not defined, a service
+        with an array keeps an allocation, a key is not supported over slurmrestd,
+        slurmrestd's token is missing, or clusters are named in a wrong place
     """
     strategies = [default, *(one.settings for one in services.values())]
     if slurmrestd is not None:

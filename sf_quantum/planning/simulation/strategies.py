@@ -33,6 +33,7 @@ class _Strategy(Section):
         QPU's ``vqpus``
     """
 
+    type: str
     vqpus: Count | None = None
 
     @property
