@@ -236,8 +236,8 @@ def _resume_line(file: Path, journals: Path) -> str:
     end = journal.status(events)
     if end == "completed":
         return (
-            f"nothing to resume: run {path.stem} completed; `again` says why a job "
-            "runs again, and a budget includes what was spent"
+            f"nothing to resume: run {path.stem} completed; its valid results are reused, "
+            "`again` says why a job runs again, and a budget includes what was spent"
         )
     last = events[-1]
     why = (isinstance(last, End) and last.reason) or ""
