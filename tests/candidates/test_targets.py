@@ -530,7 +530,7 @@ async def test_budget_holds_without_a_classical_target(
         running.append(attempts.running_on("q"))
         begin(attempt, decision)
 
-    monkeypatch.setattr(attempts, "run", start)
+    monkeypatch.setattr(attempts, "record_start", start)
     targets = [target("q", "sfq.emulator"), target("c", "local")]
     targets = targets if mixed == "refuse" else targets[:1]
     pending = {

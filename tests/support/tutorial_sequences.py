@@ -406,7 +406,7 @@ def too_many_atoms() -> Pulses:
 #: by tutorial; what runs
 RUN: Mapping[str, Callable[[], Pulses]] = {
     "Creating sequences": first_sequence,
-    "one atom, also of the tutorials about noise": one_atom,
+    "Tutorials with a single atom, including those about noise": one_atom,
     "Composite waveforms": composite_waveforms,
     "Interpolated waveforms": interpolated_waveforms,
     "Local addressability with DMM": local_addressability,
