@@ -45,6 +45,7 @@ def check(
         _check_rest(where, services, strategies, template, slurmrestd)
     _check_reserved(where, services, strategies)
     for name, service in services.items():
+        script = template(name)
         problem = array_problem(
             is_elastic=isinstance(service.settings or default, ElasticSettings),
             is_reserved=any(
@@ -52,11 +53,11 @@ def check(
                 for one in strategies
             ),
         )
-        if problem is not None and service.is_array(template(name)):
+        if problem is not None and service.is_array(script):
             raise WorkflowDefinitionException(
                 f"{where}, service {name}: {'; '.join(problem)}."
             )
-        if scripts.has_option(template(name), "-M", "--clusters"):
+        if scripts.has_option(script, "-M", "--clusters"):
             raise WorkflowDefinitionException(
                 f"{where}: the job template of service {name} names clusters; name them "
                 "by the service's key `clusters`."

@@ -93,7 +93,11 @@ def qubits(text: str) -> int | None:
     :returns: the number of qubits; ``None`` if some may be missed, or none is declared, since
         such a text may be in another language
     """
-    bare = _bare(text)
+    return _declared(_bare(text))
+
+
+def _declared(bare: str) -> int | None:
+    """Do as :func:`qubits`, in a circuit without comments."""
     sizes = [int(new or old or 1) for new, _, _, old in _REGISTER.findall(bare)]
     if len(sizes) < len(_DECLARES.findall(bare)):
         return None
@@ -106,9 +110,9 @@ def operands(text: str) -> int | None:
     If a statement names a whole register, all declared qubits are counted. A parameter in
     the definition of a gate is no qubit, even if it has the name of a register.
     """
-    if (declared := qubits(text)) is None:
-        return None
     bare = _bare(text)
+    if (declared := _declared(bare)) is None:
+        return None
     names = {new or old for _, new, old, _ in _REGISTER.findall(bare)}
     statements = _REGISTER.sub(";", _GATE.sub(lambda one: _kept(one, names), bare))
     words = _OPERAND.findall(statements)

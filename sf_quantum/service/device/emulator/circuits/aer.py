@@ -57,9 +57,9 @@ def size(
     shots = amplitudes = gates = bits = qubits = 0
     for group in groups:
         circuit, circuits = group.circuit, len(group.numbers)
-        gates += circuits * sum(1 for _ in _operations(circuit))
+        gates += circuits * _count_operations(circuit)
         bits += circuits * circuit.num_clbits
-        qubits = max(qubits, used := _used(circuit))
+        qubits = max(qubits, used := len(_used(circuit)))
         method = _method(circuit, noisy)
         once = method == DENSITY or (_sampled(circuit) and not noisy)
         if method == BONDS:
@@ -194,7 +194,7 @@ def _parts(
     steps = 0
     for one in circuits:
         part.append(one)
-        steps += 1 + sum(1 for _ in _operations(one[1]))
+        steps += 1 + _count_operations(one[1])
         if steps > MOST_STEPS:
             yield part
             part, steps = [], 0
@@ -225,7 +225,7 @@ def _counts(
 def _method(circuit: QuantumCircuit, noisy: bool) -> str:
     """Choose the method, considering the memory limit of this process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    used = _used(circuit)
+    used = len(_used(circuit))
     if noisy and used <= MOST_DENSITY_QUBITS and _sampled(circuit):
         return DENSITY
     fits = limit == resource.RLIM_INFINITY or 2 * AMPLITUDE_BYTES << used <= limit
@@ -247,16 +247,23 @@ def _operations(
             yield from _operations(block, qubits)
 
 
-def _used(circuit: QuantumCircuit) -> int:
-    """Count the qubits that a circuit uses; no others are simulated."""
-    return len({qubit for one in circuit.data for qubit in one.qubits})
+def _count_operations(circuit: QuantumCircuit) -> int:
+    """Count the operations of a circuit, in branches as well."""
+    if not circuit.has_control_flow_op():
+        return len(circuit.data)  # without a visit to each operation
+    return sum(1 for _ in _operations(circuit))
+
+
+def _used(circuit: QuantumCircuit) -> set[Qubit]:
+    """Return the qubits that a circuit uses; no others are simulated."""
+    return {qubit for one in circuit.data for qubit in one.qubits}
 
 
 def _without_idle(circuit: QuantumCircuit) -> QuantumCircuit:
     """Return a circuit without the qubits that it does not use."""
     from qiskit import QuantumCircuit
 
-    used = {qubit for one in circuit.data for qubit in one.qubits}
+    used = _used(circuit)
     qubits = [qubit for qubit in circuit.qubits if qubit in used]
     compact = QuantumCircuit(qubits, circuit.clbits, global_phase=circuit.global_phase)
     for register in circuit.cregs:
