@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote, urlencode
 
 from sf_quantum.cli.arguments import positive
@@ -94,7 +94,7 @@ def pages(
         query["limit"] = limit = int(min(PAGE, most))
         path = f"{_JOBS}?{urlencode(query)}"
         page = service.objects(service.request(client, "GET", path))
-        ids = [id_ for job in page if isinstance(id_ := job.get("id"), str)]
+        ids = _ids(page)
         # A service that ignores the key before would be queried without end.
         if last & {*ids}:
             return
@@ -104,6 +104,11 @@ def pages(
             return
         query["before"] = ids[0]
         most -= limit
+
+
+def _ids(page: Iterable[dict[str, JSON]]) -> list[str]:
+    """Return the ids of the jobs in a page, of those that have one."""
+    return [id_ for job in page if isinstance(id_ := job.get("id"), str)]
 
 
 def _show(client: ServiceClient, args: argparse.Namespace) -> int:
@@ -172,8 +177,7 @@ def _job(
         latest = service.objects(
             service.request(client, "GET", f"{_JOBS}?limit={PAGE}")
         )
-        ids = [str(job.get("id")) for job in latest]
-        matches = [match for match in ids if match.startswith(id_)]
+        matches = [match for match in _ids(latest) if match.startswith(id_)]
         if len(matches) != 1:
             what = f"{len(matches)} jobs begin so" if matches else "no such job"
             raise InputError(f"{id_}: {what} (sfq jobs list)")
