@@ -127,6 +127,6 @@ def _check(clustering: Clustering) -> None:
     labels, clusters = clustering.labels, clustering.clusters
     sizes = np.bincount(labels[labels >= 0], minlength=len(clusters)).tolist()
     numbers = [(c.label, c.size) for c in clusters]
-    known = clustering.method in METHODS
-    if 0 in sizes or not known or numbers != [*enumerate(sizes)]:
+    is_method = clustering.method in METHODS
+    if 0 in sizes or not is_method or numbers != [*enumerate(sizes)]:
         raise ValueError("method, clusters and labels do not agree")

@@ -286,11 +286,11 @@ def _wrong_keys(
     if IMPORT in content:
         return
     needed, others = keys
-    known = (*needed, *others)
+    allowed = (*needed, *others)
     missing = [key for key in needed if key not in content]
     for key in content:
-        if key not in known and "://" not in key and ":" not in key:
-            right = suggestion(key, missing or known)
+        if key not in allowed and "://" not in key and ":" not in key:
+            right = suggestion(key, missing or allowed)
             missing = [one for one in missing if f"did you mean {one}?" != right]
             yield Fault((*where, key), "unknown field", right)
     for key in missing:

@@ -258,8 +258,8 @@ def _with_calibration(
     if requested not in request.app.state.dialects["iqm"].calibrations:
         raise _calibration_not_found(str(requested))
     message = f"calibration set {requested} has been replaced: the job runs with the present one"
-    told = replace(metadata, messages=[message])
-    return replace(submission, metadata=told.to_json())
+    kept = replace(metadata, messages=[message]).to_json()
+    return replace(submission, metadata=kept)
 
 
 @router.get("/jobs/{job_id}")
